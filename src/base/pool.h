@@ -1,0 +1,32 @@
+/* The thread pool: one parallel region runs one function on every thread, the caller among them.
+ *
+ * Invariants
+ * 1. Which thread does a piece of work never changes a result: work is claimed by counter, results are placed by index.
+ * 2. A waiting thread spins about 20 us and then sleeps on a futex, so that a busy machine is not made busier.
+ * 3. One region at a time; pool_run is called by one thread at a time and does not nest. */
+#ifndef BASE_POOL_H
+#define BASE_POOL_H
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+struct pool;
+typedef void pool_fn(void *arg, int thread, int n_threads);
+
+/* n_threads <= 0: as many as this process may run on. */
+int pool_new(struct pool **out, int n_threads, struct weft_error *e);
+void pool_free(struct pool *p);
+int pool_threads(const struct pool *p);
+void pool_run(struct pool *p, pool_fn *fn, void *arg);
+/* Inside a region: returns when every thread of it has arrived. What was written before is visible after. */
+void pool_barrier(struct pool *p);
+
+/* The next unclaimed piece [*begin, *end) of n, `step` at a time; 0 when none is left. */
+static inline int pool_claim(atomic_int *next, int n, int step, int *begin, int *end) {
+    int at = atomic_fetch_add_explicit(next, step, memory_order_relaxed);
+    if (at >= n) return 0;
+    *begin = at, *end = at + step < n ? at + step : n;
+    return 1;
+}
+#endif
