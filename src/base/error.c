@@ -23,14 +23,15 @@ int error_set(struct weft_error *e, int code, const char *format, ...) {
 
 int error_prefix(struct weft_error *e, const char *format, ...) {
     if (!e) return WEFT_ERROR_INPUT;
-    char head[sizeof e->message], whole[2 * sizeof e->message];
+    char old[sizeof e->message];
+    memcpy(old, e->message, sizeof old);
     va_list args;
     va_start(args, format);
-    vsnprintf(head, sizeof head, format, args);
+    vsnprintf(e->message, sizeof e->message - 2, format, args);
     va_end(args);
-    snprintf(whole, sizeof whole, "%s: %s", head, e->message);
-    whole[sizeof e->message - 1] = 0;
-    memcpy(e->message, whole, strlen(whole) + 1);
+    size_t n = strlen(e->message);
+    memcpy(e->message + n, ": ", 3);
+    strncat(e->message, old, sizeof e->message - n - 3);
     clean(e->message);
     return e->code;
 }

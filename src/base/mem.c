@@ -104,7 +104,7 @@ void arena_init(struct arena *a) { *a = (struct arena){0}; }
 
 void *arena_new(struct arena *a, size_t count, size_t size) {
     if (size && count > (SIZE_MAX / 4) / size) return NULL;
-    size_t bytes = round_up(count * size ? count * size : 1, 16);
+    size_t want = count * size, bytes = round_up(want > 0 ? want : 1, 16);
     struct arena_block *b = a->block;
     if (!b || b->size - b->used < bytes) {
         size_t room = bytes > 65536 ? bytes : 65536;
