@@ -1,0 +1,26 @@
+/* Activation rows, in the forms that matrix products want.
+ *
+ * A row of `width` values is kept as fp32 and/or rounded once, when it is made, to what its consumers multiply with:
+ *   FORM_BF16  nearest-even bf16
+ *   FORM_Q8    int8 codes in blocks of 32 along the row: scale = max|x| / 127 of the block (0 when all are 0), code =
+ *              rint(x / scale) computed as rint(x * (1 / scale)); `q8_sum` is scale * (sum of codes), so that an affine weight
+ *              s * q + b costs one more multiply per block: s * scale * dot + b * q8_sum.
+ * Every form of a row depends on that row alone. A width that is no multiple of 32 has a shorter last block; the codes
+ * behind it are 0 up to the padded width, and so are the bf16 values. */
+#ifndef BACKEND_ROWS_H
+#define BACKEND_ROWS_H
+#include <stdint.h>
+
+enum { FORM_F32 = 1, FORM_BF16 = 2, FORM_Q8 = 4, Q8_BLOCK = 32 };
+
+struct rows {
+    int width, padded; /* padded: width rounded up to 64; the stride of bf16 and q8 rows; f32 rows are `width` apart */
+    int forms;         /* which of these are filled */
+    float *f32;        /* [n][width] */
+    uint16_t *bf16;    /* [n][padded] */
+    int8_t *q8;        /* [n][padded] */
+    float *q8_scale;   /* [n][padded / 32] */
+    float *q8_sum;     /* [n][padded / 32] */
+};
+static inline int rows_pad(int width) { return (width + 63) / 64 * 64; }
+#endif
