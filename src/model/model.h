@@ -1,0 +1,56 @@
+/* A model made ready to run: weights, the plan, the one forward, the MTP head.
+ * A model is used by one thread at a time (its pool makes it parallel). */
+#ifndef MODEL_MODEL_H
+#define MODEL_MODEL_H
+#include <stdio.h>
+
+#include "backend/backend.h"
+#include "cache/cache.h"
+#include "checkpoint/folder.h"
+
+struct model;
+
+enum norm_override { NORM_AUTO, NORM_RAW, NORM_FOLDED };
+
+struct model_options {
+    const char *backend;        /* NULL: "cpu" */
+    const char *isa;            /* NULL: by the CPU's model */
+    enum precision precision;
+    int n_threads;              /* <= 0: all */
+    int max_rows;               /* of a step; 0: 512 */
+    int max_groups;             /* 0: 64 */
+    int max_logits;             /* rows with logits in a step; 0: 64 */
+    int max_context;            /* rows of the longest sequence; 0: the config's */
+    int without_mtp;            /* leave the MTP head out */
+    enum norm_override norms, mtp_norms;
+    void (*progress)(void *arg, const char *what, double fraction); /* may be NULL; called from the opening thread */
+    void *progress_arg;
+};
+
+int model_open(struct model **out, const char *folder, const struct model_options *o, struct weft_error *e);
+void model_close(struct model *m);
+
+const struct config *model_config(const struct model *m);
+struct checkpoint *model_checkpoint(struct model *m);
+struct backend *model_backend(struct model *m);
+int model_has_mtp(const struct model *m);
+void model_cache_shape(const struct model *m, struct cache_shape *out);
+const struct model_options *model_limits(const struct model *m); /* with every 0 filled in */
+/* Hash of config, tensor names, shapes and a sample of bytes: same weights, same number. */
+uint64_t model_fingerprint(const struct model *m);
+/* Bytes: packed or read in place weights, workspace of a step. */
+struct model_bytes { size_t packed, mapped, workspace; };
+void model_sizes(const struct model *m, struct model_bytes *out);
+void model_print_plan(const struct model *m, FILE *f);
+
+/* The step between cache_begin and cache_commit. WEFT_ERROR_INPUT for token ids outside the vocabulary, checked before anything runs. */
+int model_forward(struct model *m, struct cache *c, struct batch *b, struct weft_error *e);
+/* Logits of hidden rows (after the final norm): out [n][vocab]. n at most max_logits. */
+int model_head(struct model *m, const float *hidden, int n, float *out, struct weft_error *e);
+/* Embedding rows: out [n][hidden]. */
+int model_embed(struct model *m, const int32_t *tokens, int n, float *out, struct weft_error *e);
+
+/* Every projection that an adapter may target. Ids are stable for a model. */
+struct model_module { const char *name; /* canonical, "layers.3.self_attn.q_proj" */ int n_in, n_out; const struct weight *weight; };
+int model_modules(const struct model *m, const struct model_module **out);
+#endif
