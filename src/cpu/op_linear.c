@@ -1,0 +1,91 @@
+/* Ops over weight matrices: products cut into blocks of columns (and of rows, when there are many), and the embedding.
+ *
+ * Columns are the outer index of a task and row blocks the inner one: a weight comes from memory once and is in cache for the
+ * row blocks that follow. */
+#include <string.h>
+
+#include "cpu/cpu.h"
+#include "quant/quant.h"
+
+enum {
+    COLUMNS = 64,    /* a multiple of every kernel's tile */
+    ROW_BLOCK = 256, /* 256 rows of 4096 int8 values are 1 MiB: about one core's L2 */
+};
+
+static int blocks(int n, int size) { return (n + size - 1) / size; }
+
+static int embed_tasks(const struct cpu *c, const struct op *op) { return (void)c, op->embed.n_rows; }
+
+static void embed_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
+    (void)c, (void)scratch;
+    const struct op_embed *o = &op->embed;
+    float *out = o->out + (int64_t)task * o->width;
+    int32_t token = o->tokens[task];
+    if (token >= 0) weight_decode(o->table, token, out);
+    else memcpy(out, o->given + (int64_t)(-1 - token) * o->width, (size_t)o->width * sizeof *out);
+}
+
+const struct cpu_op cpu_op_embed = {embed_tasks, embed_run, NULL};
+
+static void run_block(struct linear_call *call, int col_block) {
+    int col0 = col_block * COLUMNS, col1 = col0 + COLUMNS < call->w->n_out ? col0 + COLUMNS : call->w->n_out;
+    call->w->kernel[row_class(call->n_rows)]->run(call, col0, col1);
+}
+
+static size_t linear_scratch(const struct cpu *c, const struct step_limits *l) {
+    size_t most = 0;
+    int rows = l->max_rows < ROW_BLOCK ? l->max_rows : ROW_BLOCK;
+    for (int i = 0; i < c->n_kernels; i++) {
+        size_t bytes = c->kernels[i]->scratch_bytes ? c->kernels[i]->scratch_bytes(rows, l->max_width) : 0;
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+static int linear_tasks(const struct cpu *c, const struct op *op) {
+    (void)c;
+    int n = 0;
+    for (int p = 0; p < op->linear.n_parts; p++) n += blocks(op->linear.part[p].w->n_out, COLUMNS);
+    return n * blocks(op->linear.n_rows, ROW_BLOCK);
+}
+
+static void linear_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
+    (void)c;
+    const struct op_linear *o = &op->linear;
+    int row_blocks = blocks(o->n_rows, ROW_BLOCK), row0 = task % row_blocks * ROW_BLOCK, p = 0;
+    for (task /= row_blocks; task >= blocks(o->part[p].w->n_out, COLUMNS); p++) task -= blocks(o->part[p].w->n_out, COLUMNS);
+    struct linear_call call = {
+        .w = o->part[p].w, .x = &o->x, .x0 = o->x0 + row0, .scratch = scratch,
+        .n_rows = o->n_rows - row0 < ROW_BLOCK ? o->n_rows - row0 : ROW_BLOCK,
+        .y = o->part[p].y + row0 * o->part[p].y_stride, .y_stride = o->part[p].y_stride, .accumulate = o->part[p].accumulate,
+    };
+    run_block(&call, task);
+}
+
+const struct cpu_op cpu_op_linear = {linear_tasks, linear_run, linear_scratch};
+
+/* Tasks are (expert, part, column block); experts share their shapes. */
+static int moe_tasks(const struct cpu *c, const struct op *op) {
+    (void)c;
+    int n = 0;
+    for (int p = 0; p < op->moe_linear.n_parts; p++) n += blocks(op->moe_linear.part[p].w->n_out, COLUMNS);
+    return n * op->moe_linear.n_experts;
+}
+
+static void moe_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
+    const struct op_moe_linear *o = &op->moe_linear;
+    int per_expert = moe_tasks(c, op) / o->n_experts, expert = task / per_expert, block = task % per_expert, p = 0;
+    int begin = o->begin[expert], end = o->begin[expert + 1];
+    if (begin == end) return;
+    for (; block >= blocks(o->part[p].w->n_out, COLUMNS); p++) block -= blocks(o->part[p].w->n_out, COLUMNS);
+    for (int at = begin; at < end; at += ROW_BLOCK) {
+        struct linear_call call = {
+            .w = &o->part[p].w[expert], .x = &o->x, .x_row = o->slot_row ? o->slot_row + at : NULL, .x0 = at, .scratch = scratch,
+            .n_rows = end - at < ROW_BLOCK ? end - at : ROW_BLOCK, .y = o->part[p].y + at * o->part[p].y_stride,
+            .y_stride = o->part[p].y_stride,
+        };
+        run_block(&call, block);
+    }
+}
+
+const struct cpu_op cpu_op_moe_linear = {moe_tasks, moe_run, linear_scratch};
