@@ -5,13 +5,31 @@
 #include "base/file.h"
 #include "base/mem.h"
 
-int json_parse(json_t **out, const char *text, size_t n, const char *name, struct weft_error *e) {
+/* jansson reports most failed allocations as a syntax error, or as nothing. */
+static _Thread_local int no_memory;
+
+static void *checked_alloc(size_t bytes) {
+    void *p = mem_alloc(bytes);
+    if (!p) no_memory = 1;
+    return p;
+}
+
+static int parse(json_t **out, const char *text, size_t n, size_t flags, const char *name, struct weft_error *e) {
     json_error_t why;
-    json_set_alloc_funcs(mem_alloc, mem_free);
-    *out = json_loadb(text, n, JSON_ALLOW_NUL | JSON_DECODE_ANY, &why);
+    json_set_alloc_funcs(checked_alloc, mem_free);
+    no_memory = 0;
+    *out = json_loadb(text, n, JSON_ALLOW_NUL | JSON_DECODE_ANY | flags, &why);
     if (*out) return 0;
-    if (json_error_code(&why) == json_error_out_of_memory) return error_memory(e, name);
+    if (no_memory) return error_memory(e, name);
     return error_set(e, WEFT_ERROR_INPUT, "%s: bad JSON at line %d, column %d: %s", name, why.line, why.column, why.text);
+}
+
+int json_parse(json_t **out, const char *text, size_t n, const char *name, struct weft_error *e) {
+    return parse(out, text, n, 0, name, e);
+}
+
+int json_parse_unique(json_t **out, const char *text, size_t n, const char *name, struct weft_error *e) {
+    return parse(out, text, n, JSON_REJECT_DUPLICATES, name, e);
 }
 
 int json_read_file(json_t **out, const char *path, size_t limit_bytes, struct weft_error *e) {

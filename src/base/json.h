@@ -8,6 +8,8 @@
 
 /* Strict JSON; duplicate keys and U+0000 in strings accepted (the latter as bytes with a length). Release with json_decref. */
 int json_parse(json_t **out, const char *text, size_t n, const char *name, struct weft_error *e);
+/* The same, but a key that occurs twice in one object is an error. */
+int json_parse_unique(json_t **out, const char *text, size_t n, const char *name, struct weft_error *e);
 int json_read_file(json_t **out, const char *path, size_t limit_bytes, struct weft_error *e);
 
 /* An integer within [min, max]. Absent or null: `*out` keeps its value when `required` is 0, else an error. A float with an

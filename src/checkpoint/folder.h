@@ -41,7 +41,8 @@ void checkpoint_close(struct checkpoint *c);
 
 /* NULL when there is none. Does not mark it as used. */
 struct entry *checkpoint_entry(struct checkpoint *c, const char *name);
-/* "MODULE.LEAF" or, with an empty leaf, "MODULE". Marks it as used. NULL when there is none. */
+/* "MODULE.LEAF" or, with an empty leaf, "MODULE"; NULL when there is none. Taking marks it as used, looking does not. */
+const struct tensor *checkpoint_look(struct checkpoint *c, const char *module, const char *leaf);
 const struct tensor *checkpoint_take(struct checkpoint *c, const char *module, const char *leaf);
 /* Any tensor whose canonical name begins so. */
 int checkpoint_has_prefix(const struct checkpoint *c, const char *prefix);
