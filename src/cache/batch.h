@@ -20,6 +20,8 @@ struct group {
     struct sequence *seq;
     int n_rows;
     const int32_t *tokens;       /* [n_rows]; -1 - j: row j of `embeddings` */
+    const int64_t *keys;         /* [n_rows]: identity of embedding rows (hash of the medium and the row), read where the token is
+                                    negative; NULL: such rows equal no other row */
     const float *embeddings;     /* [.][hidden], host memory, or NULL */
     const int32_t *positions;    /* [n_axes][n_rows], or NULL: one after the sequence's last, on every axis */
     int n_axes;                  /* 1 or 3 when positions are given */
@@ -34,7 +36,9 @@ struct group {
 
     /* Filled by cache_begin. */
     int row0;
-    struct snapshot **snapshots; /* [n_snapshots], owned by the caller after commit; cache memory until the next begin */
+    struct snapshot **snapshots; /* [n_snapshots], each owned by the caller after commit (tree_store or snapshot_free); NULL where
+                                    the budget had no room or commit did not keep the row. The array is the cache's, until the
+                                    next begin */
 };
 
 struct batch {
