@@ -1,0 +1,30 @@
+/* Inside of the public handles, for engine/ and the commands that look deeper than weft.h.
+ *
+ * Invariants
+ * 1. All steps, those of requests, of sequences and of score.h, go through step.h: one batch is open at a time.
+ * 2. What runs has its worst case reserved (admission.h): the cache cannot refuse it. */
+#ifndef ENGINE_ENGINE_H
+#define ENGINE_ENGINE_H
+#include "model/model.h"
+#include "text/tokenizer.h"
+#include "weft.h"
+
+struct chat_template;
+
+struct weft_model {
+    struct model *model;
+    struct tokenizer *tokenizer;        /* NULL: the folder has none */
+    struct chat_template *chat;         /* NULL: the folder has none */
+    char *folder;
+    int n_ends; int32_t ends[CONFIG_ENDS]; /* those of generation_config and config */
+    int32_t newline;                    /* the token of "\n", or -1 */
+};
+
+struct model *engine_model(const struct weft_engine *engine);
+struct weft_model *engine_handle(const struct weft_engine *engine);
+struct cache *engine_cache(const struct weft_engine *engine);
+
+/* Bytes that a sequence of `rows` rows takes at most, and what is free of the budget. */
+size_t engine_sequence_bytes(const struct weft_engine *engine, int rows);
+size_t engine_free_bytes(const struct weft_engine *engine);
+#endif
