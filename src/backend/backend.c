@@ -1,7 +1,6 @@
 #include "backend/backend.h"
 
 #include <limits.h>
-#include <string.h>
 
 const int row_class_limit[N_ROW_CLASSES] = {4, 8, 15, 32, INT_MAX};
 
