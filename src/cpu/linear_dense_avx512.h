@@ -1,0 +1,233 @@
+/* Dense products for AVX-512, in place, lanes over k: shared by the files with and without bf16 dot products.
+ *
+ * Order, per row and column: one vector of 16 sums. fp32 and fp16 weights: element k goes to sum k mod 16, by FMA, ascending.
+ * bf16 by FMA: of every 32 elements first the even ones, then the odd ones. bf16 dots: as the instruction has it, 32 at a time.
+ * The 16 sums are added as a tree of distances 8, 4, 2, 1. A tail is filled up with zeros.
+ *
+ * "stream" kernels read the file's rows, four at once. "panel" kernels copy 64 columns x STEPS vectors, widened, into L2 and use
+ * them for PANEL_ROWS rows; sums wait in memory between panels. */
+#ifndef CPU_LINEAR_DENSE_AVX512_H
+#define CPU_LINEAR_DENSE_AVX512_H
+#include <immintrin.h>
+#include <limits.h>
+
+#include "cpu/linear_call.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum dense_kind { DENSE_F32, DENSE_F16, DENSE_BF16, DENSE_DOT, DENSE_ANY };
+enum {
+    COLUMNS = 64,
+    COLUMN_TILE = 4, ROW_TILE = 6, /* 24 sums in registers; ten loads for 24 products */
+    STEPS = 32,        /* vectors along k of a panel */
+    PANEL_ROWS = 48,
+    AHEAD_BYTES = 1024,
+};
+
+/* Elements of a row that one load covers, and vectors that it gives. */
+INLINE int step_k(const int kind) { return kind == DENSE_BF16 || kind == DENSE_DOT ? 32 : 16; }
+INLINE int step_vectors(const int kind) { return kind == DENSE_BF16 ? 2 : 1; }
+INLINE int weight_size(const int kind) { return kind == DENSE_F32 || kind == DENSE_ANY ? 4 : 2; }
+
+INLINE void widen(__m512i h, __m512 v[2]) { /* even, odd elements */
+    v[0] = _mm512_castsi512_ps(_mm512_slli_epi32(h, 16));
+    v[1] = _mm512_castsi512_ps(_mm512_and_si512(h, _mm512_set1_epi32((int)0xffff0000)));
+}
+
+/* n elements (all of a step, or what is left) of a weight row at p. */
+INLINE void load_weight(const int kind, const uint8_t *p, int n, __m512 v[2]) {
+    int whole = n >= step_k(kind);
+    if (kind == DENSE_F32 || kind == DENSE_ANY) {
+        v[0] = whole ? _mm512_loadu_ps(p) : _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+    } else if (kind == DENSE_F16) {
+        v[0] = _mm512_cvtph_ps(whole ? _mm256_loadu_si256((const void *)p) : _mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1), p));
+    } else {
+        __m512i h = whole ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16((__mmask32)((1u << n) - 1), p);
+        if (kind == DENSE_DOT) v[0] = _mm512_castsi512_ps(h);
+        else widen(h, v);
+    }
+}
+
+/* The inputs that go with it, from element k on; bf16 rows have zeros behind them. */
+INLINE void load_input(const int kind, const void *x, int k, int n, __m512 v[2]) {
+    if (kind == DENSE_DOT) v[0] = _mm512_loadu_ps((const uint16_t *)x + k);
+    else if (kind == DENSE_BF16) widen(_mm512_loadu_si512((const uint16_t *)x + k), v);
+    else v[0] = n >= 16 ? _mm512_loadu_ps((const float *)x + k) : _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), (const float *)x + k);
+}
+
+INLINE __m512 multiply_add(const int kind, __m512 w, __m512 x, __m512 acc) {
+#if defined(__AVX512BF16__)
+    if (kind == DENSE_DOT) return _mm512_dpbf16_ps(acc, (__m512bh)w, (__m512bh)x);
+#endif
+    return (void)kind, _mm512_fmadd_ps(w, x, acc);
+}
+
+/* Lane j of the result: the tree of v[j]. */
+INLINE __m512 reduce(const __m512 *v) {
+    __m512 u[8], s[4], r[2];
+    for (int j = 0; j < 8; j++) /* halves: column j below, j + 8 above */
+        u[j] = _mm512_add_ps(_mm512_shuffle_f32x4(v[j], v[j + 8], 0x44), _mm512_shuffle_f32x4(v[j], v[j + 8], 0xee));
+    for (int j = 0; j < 4; j++) /* quarters: columns j, j + 8, j + 4, j + 12 */
+        s[j] = _mm512_add_ps(_mm512_shuffle_f32x4(u[j], u[j + 4], 0x88), _mm512_shuffle_f32x4(u[j], u[j + 4], 0xdd));
+    for (int j = 0; j < 2; j++)
+        r[j] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(s[j]), _mm512_castps_pd(s[j + 2]))),
+                             _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(s[j]), _mm512_castps_pd(s[j + 2]))));
+    __m512 q = _mm512_add_ps(_mm512_shuffle_ps(r[0], r[1], 0x88), _mm512_shuffle_ps(r[0], r[1], 0xdd));
+    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15), q);
+}
+
+INLINE void store_columns(const struct linear_call *c, int row, int col, int n, __m512 v) {
+    __mmask16 m = n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1);
+    float *y = call_y(c, row) + col;
+    if (c->accumulate) v = _mm512_add_ps(_mm512_maskz_loadu_ps(m, y), v);
+    _mm512_mask_storeu_ps(y, m, v);
+}
+
+/* C columns at w, w + stride ..., R rows; sums to acc[row][column]. `next`: where this stream goes on after its row. */
+INLINE void stream_tile(const int kind, const uint8_t *w, size_t stride, int n_in, const void *const *x, const int C, const int R,
+                        __m512 acc[][16]) {
+    __m512 sum[4][COLUMN_TILE];
+    const size_t row_bytes = (size_t)n_in * (size_t)weight_size(kind), seam = (size_t)(C - 1) * stride;
+    for (int r = 0; r < R; r++)
+        for (int i = 0; i < C; i++) sum[r][i] = _mm512_setzero_ps();
+    for (int k = 0; k < n_in; k += step_k(kind)) {
+        size_t at = (size_t)k * (size_t)weight_size(kind), ahead = at + AHEAD_BYTES < row_bytes ? at + AHEAD_BYTES : at + AHEAD_BYTES + seam;
+        __m512 a[COLUMN_TILE][2];
+        for (int i = 0; i < C; i++) {
+            _mm_prefetch((const char *)((uintptr_t)w + (size_t)i * stride + ahead), _MM_HINT_T0);
+            load_weight(kind, w + (size_t)i * stride + at, n_in - k, a[i]);
+        }
+        for (int r = 0; r < R; r++) {
+            __m512 b[2];
+            load_input(kind, x[r], k, n_in - k, b);
+            for (int v = 0; v < step_vectors(kind); v++)
+                for (int i = 0; i < C; i++) sum[r][i] = multiply_add(kind, a[i][v], b[v], sum[r][i]);
+        }
+    }
+    for (int r = 0; r < R; r++)
+        for (int i = 0; i < C; i++) acc[r][i] = sum[r][i];
+}
+
+INLINE const void *input_row(const int kind, const struct linear_call *c, int row) {
+    return kind == DENSE_BF16 || kind == DENSE_DOT ? (const void *)call_bf16(c, row) : (const void *)call_f32(c, row);
+}
+
+/* Up to 16 columns from col on for R rows. */
+INLINE void stream_columns(const int kind, const struct linear_call *c, int col, int n, int row0, const int R) {
+    const struct weight *w = c->w->source;
+    const void *x[4];
+    __m512 acc[4][16];
+    for (int r = 0; r < R; r++) {
+        x[r] = input_row(kind, c, row0 + r);
+        for (int i = 0; i < 16; i++) acc[r][i] = _mm512_setzero_ps();
+    }
+    __m512(*at)[16] = acc;
+    for (int i = 0; i < n;) {
+        const uint8_t *from = w->data + (size_t)(col + i) * w->row_bytes;
+        if (kind == DENSE_ANY) weight_decode(w, col + i, c->scratch), from = c->scratch;
+        at = (__m512(*)[16])(void *)&acc[0][i];
+        if (kind != DENSE_ANY && n - i >= COLUMN_TILE) stream_tile(kind, from, w->row_bytes, c->w->n_in, x, COLUMN_TILE, R, at), i += COLUMN_TILE;
+        else stream_tile(kind, from, w->row_bytes, c->w->n_in, x, 1, R, at), i++;
+    }
+    for (int r = 0; r < R; r++) store_columns(c, row0 + r, col, n, reduce(acc[r]));
+}
+
+INLINE void run_stream(const int kind, const struct linear_call *c, int col0, int col1) {
+    for (int col = col0; col < col1; col += 16) {
+        int n = col1 - col < 16 ? col1 - col : 16;
+        for (int row = 0; row < c->n_rows; row += 4) {
+            switch (c->n_rows - row) {
+            case 1: stream_columns(kind, c, col, n, row, 1); break;
+            case 2: stream_columns(kind, c, col, n, row, 2); break;
+            case 3: stream_columns(kind, c, col, n, row, 3); break;
+            default: stream_columns(kind, c, col, n, row, 4); break;
+            }
+        }
+    }
+}
+
+struct dense_panel {
+    __m512 w[COLUMNS][STEPS], x[PANEL_ROWS + ROW_TILE][STEPS];
+    __m512 acc[PANEL_ROWS + ROW_TILE][COLUMNS];
+    float decoded[]; /* DENSE_ANY: COLUMNS rows of n_in */
+};
+
+/* Steps [0, n_steps) of one row from element k on into out. */
+INLINE void fill_weight(const int kind, const uint8_t *row, int n_in, int k, int n_steps, __m512 *out) {
+    for (int s = 0; s < n_steps; s += step_vectors(kind), k += step_k(kind)) {
+        __m512 v[2];
+        load_weight(kind, row + (size_t)k * (size_t)weight_size(kind), n_in - k, v);
+        for (int i = 0; i < step_vectors(kind); i++) out[s + i] = v[i];
+    }
+}
+
+INLINE void fill_input(const int kind, const void *row, int n_in, int k, int n_steps, __m512 *out) {
+    for (int s = 0; s < n_steps; s += step_vectors(kind), k += step_k(kind)) {
+        __m512 v[2];
+        load_input(kind, row, k, n_in - k, v);
+        for (int i = 0; i < step_vectors(kind); i++) out[s + i] = v[i];
+    }
+}
+
+INLINE void panel_tile(const int kind, struct dense_panel *p, int row, int col, int n_steps) {
+    __m512 sum[ROW_TILE][COLUMN_TILE];
+    for (int r = 0; r < ROW_TILE; r++)
+        for (int i = 0; i < COLUMN_TILE; i++) sum[r][i] = p->acc[row + r][col + i];
+#pragma GCC unroll 1
+    for (int s = 0; s < n_steps; s++) {
+        __m512 a[COLUMN_TILE];
+        for (int i = 0; i < COLUMN_TILE; i++) a[i] = p->w[col + i][s];
+        for (int r = 0; r < ROW_TILE; r++) {
+            __m512 b = p->x[row + r][s];
+            for (int i = 0; i < COLUMN_TILE; i++) sum[r][i] = multiply_add(kind, a[i], b, sum[r][i]);
+        }
+    }
+    for (int r = 0; r < ROW_TILE; r++)
+        for (int i = 0; i < COLUMN_TILE; i++) p->acc[row + r][col + i] = sum[r][i];
+}
+
+/* Rows [row0, row0 + n_rows) of n columns, n_rows <= PANEL_ROWS. Rows and columns beyond the last are computed from stale
+ * panels and not stored. */
+INLINE void panel_block(const int kind, const struct linear_call *c, struct dense_panel *p, int col, int n, int row0, int n_rows) {
+    const struct weight *w = c->w->source;
+    int n_in = c->w->n_in, panel_k = STEPS / step_vectors(kind) * step_k(kind);
+    for (int r = 0; r < n_rows + ROW_TILE - 1; r++)
+        for (int i = 0; i < COLUMNS; i++) p->acc[r][i] = _mm512_setzero_ps();
+    for (int k = 0; k < n_in; k += panel_k) {
+        int steps = (n_in - k + step_k(kind) - 1) / step_k(kind) * step_vectors(kind);
+        if (steps > STEPS) steps = STEPS;
+        for (int i = 0; i < n; i++) {
+            const uint8_t *from = kind == DENSE_ANY ? (const uint8_t *)(p->decoded + (size_t)i * (size_t)n_in) : w->data + (size_t)(col + i) * w->row_bytes;
+            fill_weight(kind, from, n_in, k, steps, p->w[i]);
+        }
+        for (int r = 0; r < n_rows; r++) fill_input(kind, input_row(kind, c, row0 + r), n_in, k, steps, p->x[r]);
+        for (int r = 0; r < n_rows; r += ROW_TILE)
+            for (int i = 0; i < n; i += COLUMN_TILE) panel_tile(kind, p, r, i, steps);
+    }
+    for (int r = 0; r < n_rows; r++)
+        for (int i = 0; i < n; i += 16) store_columns(c, row0 + r, col + i, n - i, reduce(&p->acc[r][i]));
+}
+
+INLINE void run_panel(const int kind, const struct linear_call *c, int col0, int col1) {
+    struct dense_panel *p = c->scratch;
+    for (int col = col0; col < col1; col += COLUMNS) {
+        int n = col1 - col < COLUMNS ? col1 - col : COLUMNS;
+        for (int i = 0; i < n && kind == DENSE_ANY; i++) weight_decode(c->w->source, col + i, p->decoded + (size_t)i * (size_t)c->w->n_in);
+        for (int row = 0; row < c->n_rows; row += PANEL_ROWS)
+            panel_block(kind, c, p, col, n, row, c->n_rows - row < PANEL_ROWS ? c->n_rows - row : PANEL_ROWS);
+    }
+}
+
+static inline size_t dense_panel_bytes(int n_rows, int n_in) { return (void)n_rows, (void)n_in, sizeof(struct dense_panel); }
+
+#define DENSE_KERNELS(name_, repr_, kind, form_, arithmetic_)                                                                     \
+    static void stream_##name_(const struct linear_call *c, int a, int b) { run_stream(kind, c, a, b); }                   \
+    static void panel_##name_(const struct linear_call *c, int a, int b) { run_panel(kind, c, a, b); }                     \
+    const struct linear_kernel cpu_##name_##_avx512[2] = {                                                                 \
+        {.name = #name_ " stream", .repr = repr_, .arithmetic = arithmetic_, .form = form_, .min_rows = 1, .max_rows = 4,  \
+         .tile = 1, .scratch_bytes = kind == DENSE_ANY ? one_column : NULL, .run = stream_##name_},                        \
+        {.name = #name_ " panel", .repr = repr_, .arithmetic = arithmetic_, .form = form_, .min_rows = 5,                  \
+         .max_rows = INT_MAX, .tile = 1, .scratch_bytes = kind == DENSE_ANY ? decoded_panel_bytes : dense_panel_bytes,     \
+         .run = panel_##name_},                                                                                            \
+    };
+#endif
