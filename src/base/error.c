@@ -29,9 +29,11 @@ int error_prefix(struct weft_error *e, const char *format, ...) {
     va_start(args, format);
     vsnprintf(e->message, sizeof e->message - 2, format, args);
     va_end(args);
-    size_t n = strlen(e->message);
-    memcpy(e->message + n, ": ", 3);
-    strncat(e->message, old, sizeof e->message - n - 3);
+    size_t n = strlen(e->message), n_old = strlen(old), room = sizeof e->message - n - 3;
+    if (n_old > room) n_old = room;
+    memcpy(e->message + n, ": ", 2);
+    memcpy(e->message + n + 2, old, n_old);
+    e->message[n + 2 + n_old] = 0;
     clean(e->message);
     return e->code;
 }
