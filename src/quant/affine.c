@@ -45,10 +45,10 @@ void affine_pack(const uint8_t *codes, int64_t n, int bits, uint8_t *row) {
 void affine_encode_group(const float *x, int n, int bits, enum affine_path path, uint8_t *codes, float *scale, float *bias) {
     const float top = (float)((1 << bits) - 1), eps = 1e-7f;
     float hi = path == AFFINE_CPU ? -INFINITY : 0, lo = INFINITY;
-    for (int i = 0; i < n; i++) hi = fmaxf(hi, x[i]), lo = fminf(lo, x[i]);
+    for (int i = 0; i < n; i++) hi = x[i] > hi ? x[i] : hi, lo = x[i] < lo ? x[i] : lo; /* NaN, signalling too, is passed over */
     float s = (hi - lo) / top;
     if (path == AFFINE_CPU) s = s < eps ? eps : s; /* a NaN stays */
-    else s = fmaxf(s, eps);
+    else s = s > eps ? s : eps;
     int low = fabsf(lo) > fabsf(hi);
     float edge = low ? lo : hi, b = edge;
     if (!low) s = -s;

@@ -13,8 +13,6 @@ static inline float float_from_e4m3(uint8_t h) {
 }
 uint8_t e4m3_from_float(float v); /* |v| >= 448, infinities and NaN saturate to 448 with the sign */
 float float_from_e2m1(uint8_t code); /* 4 bits: 0 .5 1 1.5 2 3 4 6, then the same negative */
-/* 2^(h - 127); 255 is NaN, an error in weights. */
-static inline float float_from_e8m0(uint8_t h) {
-    return float_from_bits(h == 255 ? 0x7fc00000 : h ? (uint32_t)h << 23 : 0x400000);
-}
+/* 2^(h - 127); 255 is infinite, an error in weights. */
+static inline float float_from_e8m0(uint8_t h) { return float_from_bits(h ? (uint32_t)h << 23 : 0x400000); }
 #endif
