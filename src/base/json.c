@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 
-/* jansson reports most failed allocations as a syntax error, or as nothing. */
+/* jansson reports a failed allocation as a syntax error, as nothing, or gives an object with keys missing. */
 static _Thread_local int no_memory;
 
 static void *checked_alloc(size_t bytes) {
@@ -19,8 +19,12 @@ static int parse(json_t **out, const char *text, size_t n, size_t flags, const c
     json_set_alloc_funcs(checked_alloc, mem_free);
     no_memory = 0;
     *out = json_loadb(text, n, JSON_ALLOW_NUL | JSON_DECODE_ANY | flags, &why);
+    if (no_memory) {
+        json_decref(*out);
+        *out = NULL;
+        return error_memory(e, name);
+    }
     if (*out) return 0;
-    if (no_memory) return error_memory(e, name);
     return error_set(e, WEFT_ERROR_INPUT, "%s: bad JSON at line %d, column %d: %s", name, why.line, why.column, why.text);
 }
 
