@@ -11,8 +11,7 @@
 #define CACHE_CACHE_H
 #include "backend/backend.h"
 #include "cache/batch.h"
-
-struct kv_scheme { const struct kv_format *k, *v; int k_bits, v_bits, group; };
+#include "quant/kv.h"
 
 /* What the model tells of itself. Attention layers are numbered among themselves in layer order, MTP layers last; delta layers
  * among themselves. */
@@ -27,13 +26,18 @@ struct cache_shape {
 
 struct cache_options {
     struct backend *backend;
-    const struct kv_scheme *schemes; /* [n_attention], of rows from kv_start on; NULL: bf16 (or f32) everywhere */
+    const struct kv_scheme *schemes; /* [n_attention], of rows from kv_start on; NULL: bf16 (or f32) everywhere; copied */
     int kv_start;
     size_t memory_bytes;        /* budget of everything in here: pages, states, logs, snapshots */
-    size_t snapshot_bytes;      /* part of it that the prefix tree's snapshots may take */
+    size_t snapshot_bytes;      /* part of it that snapshots may take */
     int max_undo_rows;          /* largest undo group */
     int max_context_rows;       /* of one sequence, provisional rows included; 0: no limit but memory */
 };
+
+/* A kv_config.json: [{"layer_idx": 3, "bits": 8, "group_size": 64}, ...]. layer_idx counts all layers; those not listed, and MTP
+ * layers, keep bf16. is_attention [n_layers]; schemes out [n_attention]. */
+int cache_read_kv_config(struct kv_scheme *schemes, const struct cache_shape *shape, const uint8_t *is_attention, int n_layers,
+                         const char *path, struct weft_error *e);
 
 struct cache;
 int cache_new(struct cache **out, const struct cache_shape *shape, const struct cache_options *o, struct weft_error *e);

@@ -1,0 +1,162 @@
+#include <string.h>
+
+#include "cache/state.h"
+
+int sequence_new(struct sequence **out, struct cache *c, struct weft_error *e) {
+    *out = NULL;
+    struct sequence *s = mem_new(1, sizeof *s);
+    float *hidden = mem_new((size_t)c->shape.hidden, sizeof *hidden);
+    if (!s || !hidden) {
+        mem_free(s), mem_free(hidden);
+        return error_memory(e, "a sequence");
+    }
+    s->cache = c, s->hidden = hidden, s->slot = s->log_slot = NO_PAGE;
+    c->n_sequences++;
+    *out = s;
+    return 0;
+}
+
+void sequence_drop_blocks(struct sequence *s, int n_blocks) {
+    for (; s->n_blocks > n_blocks; s->n_blocks--)
+        for (int f = 0; f < N_FORMS; f++) {
+            int32_t *page = &s->pages[f][s->n_blocks - 1];
+            if (*page != NO_PAGE) items_drop(&s->cache->pages[f], *page);
+            *page = NO_PAGE;
+        }
+}
+
+void sequence_free(struct sequence *s) {
+    if (!s) return;
+    CHECK(!s->busy);
+    sequence_drop_blocks(s, 0);
+    if (s->slot != NO_PAGE) items_drop(&s->cache->states, s->slot);
+    if (s->log_slot != NO_PAGE) items_drop(&s->cache->logs, s->log_slot);
+    s->cache->n_sequences--;
+    mem_free(s->tokens), mem_free(s->keys), mem_free(s->positions), mem_free(s->hidden);
+    mem_free(s->pages[LOW]), mem_free(s->pages[HIGH]);
+    mem_free(s);
+}
+
+static int grow_array(void *array, int n, size_t size) {
+    void **p = array, *bigger = mem_resize(*p, (size_t)n * size);
+    if (!bigger) return 0;
+    *p = bigger;
+    return 1;
+}
+
+int sequence_grow(struct sequence *s, int n_rows, int n_blocks, struct weft_error *e) {
+    if (n_rows > s->room) {
+        int room = s->room + s->room / 2 > n_rows ? s->room + s->room / 2 : n_rows;
+        if (!grow_array(&s->tokens, room, sizeof *s->tokens) || !grow_array(&s->keys, room, sizeof *s->keys) ||
+            !grow_array(&s->positions, room, 3 * sizeof *s->positions)) return error_memory(e, "a sequence's rows");
+        s->room = room;
+    }
+    if (n_blocks > s->block_room) {
+        int room = s->block_room + s->block_room / 2 > n_blocks ? s->block_room + s->block_room / 2 : n_blocks;
+        for (int f = 0; f < N_FORMS; f++) {
+            if (!grow_array(&s->pages[f], room, sizeof *s->pages[f])) return error_memory(e, "a sequence's pages");
+            for (int i = s->block_room; i < room; i++) s->pages[f][i] = NO_PAGE;
+        }
+        s->block_room = room;
+    }
+    return 0;
+}
+
+int sequence_reserve(struct sequence *s, int n_rows, struct weft_error *e) {
+    return sequence_grow(s, n_rows, blocks_of(n_rows), e);
+}
+
+int sequence_need_slot(struct sequence *s) {
+    if (s->slot == NO_PAGE) s->slot = items_take(&s->cache->states);
+    return s->slot == NO_PAGE;
+}
+
+void sequence_set_adapters(struct sequence *s, uint64_t hash) {
+    CHECK(s->rows == 0 && !s->busy);
+    s->adapters = hash;
+}
+uint64_t sequence_adapters(const struct sequence *s) { return s->adapters; }
+int sequence_rows(const struct sequence *s) { return s->rows; }
+int sequence_mtp_rows(const struct sequence *s) { return s->mtp_rows; }
+int sequence_mtp_aligned(const struct sequence *s) { return s->mtp_aligned; }
+int sequence_next_position(const struct sequence *s) { return s->next_position; }
+const int32_t *sequence_tokens(const struct sequence *s) { return s->tokens; }
+const int32_t *sequence_positions(const struct sequence *s) { return s->positions; }
+const float *sequence_hidden(const struct sequence *s) { return s->has_hidden ? s->hidden : NULL; }
+
+void sequence_cut_mtp(struct sequence *s, int n) {
+    CHECK(!s->busy && n >= 0 && n <= s->mtp_rows);
+    s->mtp_rows = n;
+    if (s->mtp_aligned > n) s->mtp_aligned = n;
+    sequence_drop_blocks(s, blocks_of(s->rows > n ? s->rows : n));
+}
+
+void sequence_set_hidden(struct sequence *s, const float *hidden) {
+    if (hidden) memcpy(s->hidden, hidden, (size_t)s->cache->shape.hidden * sizeof *hidden);
+    s->has_hidden = hidden != NULL;
+}
+
+/* The same op that a step runs, with no rows: so the bits are a step's. */
+void sequence_fold(struct sequence *s) {
+    struct cache *c = s->cache;
+    CHECK(!s->busy);
+    if (s->n_pending == 0) return;
+    for (int layer = 0; layer < c->shape.n_delta; layer++) {
+        uint8_t *at = items_at(&c->states, s->slot) + (size_t)layer * c->delta.layer_bytes;
+        struct delta_group g = {.state = (float *)at, .conv = (float *)(at + c->delta.conv),
+                                .pending = cache_log(c, s->log_slot, s->log_half, layer), .n_pending = s->n_pending};
+        struct op op = {.kind = OP_DELTA, .wait = 1, .delta = {.shape = c->shape.delta, .groups = &g, .n_groups = 1}};
+        c->options.backend->table->run(c->options.backend, &op, 1);
+    }
+    s->n_pending = 0;
+}
+
+/* Pages and slots of `to`, whose host arrays have room already. 0 when the budget has none. */
+static int share_device_memory(struct sequence *to, const struct sequence *from) {
+    struct cache *c = to->cache;
+    struct backend *b = c->options.backend;
+    if (from->slot != NO_PAGE) {
+        if (sequence_need_slot(to)) return 0;
+        b->table->copy(b, items_at(&c->states, to->slot), items_at(&c->states, from->slot), cache_state_bytes(c));
+    }
+    if (from->n_pending > 0) {
+        to->log_slot = items_take(&c->logs);
+        if (to->log_slot == NO_PAGE) return 0;
+        size_t half = (size_t)c->shape.n_delta * c->delta.log_layer_bytes;
+        b->table->copy(b, items_at(&c->logs, to->log_slot), items_at(&c->logs, from->log_slot) + (size_t)from->log_half * half, half);
+        to->n_pending = from->n_pending;
+    }
+    for (int f = 0; f < N_FORMS; f++)
+        for (int i = 0; i < from->n_blocks; i++) {
+            to->pages[f][i] = from->pages[f][i];
+            if (to->pages[f][i] != NO_PAGE) items_share(&c->pages[f], to->pages[f][i]);
+        }
+    to->n_blocks = from->n_blocks;
+    return 1;
+}
+
+int sequence_fork(struct sequence **out, const struct sequence *from, struct weft_error *e) {
+    CHECK(!from->busy);
+    *out = NULL;
+    struct sequence *s;
+    int code = sequence_new(&s, from->cache, e);
+    if (code) return code;
+    code = sequence_grow(s, from->rows, from->n_blocks, e);
+    if (!code && !share_device_memory(s, from))
+        code = error_set(e, WEFT_ERROR_MEMORY, "the cache's memory has no room for a copy of a sequence");
+    if (code) {
+        sequence_free(s);
+        return code;
+    }
+    size_t n = (size_t)from->rows;
+    if (n) {
+        memcpy(s->tokens, from->tokens, n * sizeof *s->tokens);
+        memcpy(s->keys, from->keys, n * sizeof *s->keys);
+        memcpy(s->positions, from->positions, n * 3 * sizeof *s->positions);
+    }
+    s->rows = from->rows, s->next_position = from->next_position, s->adapters = from->adapters, s->lost = from->lost;
+    s->mtp_rows = from->mtp_rows, s->mtp_aligned = from->mtp_aligned;
+    if (from->has_hidden) sequence_set_hidden(s, from->hidden);
+    *out = s;
+    return 0;
+}

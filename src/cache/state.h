@@ -1,0 +1,117 @@
+/* Private to the folder: what caches, sequences and snapshots are made of. */
+#ifndef CACHE_STATE_H
+#define CACHE_STATE_H
+#include "base/mem.h"
+#include "cache/cache.h"
+
+enum { BLOCK_ROWS = KV_PAGE_ROWS, NO_PAGE = -1 };
+
+/* Items of one size in one region of device memory that is touched as items come into use. Freed items keep their memory up to a
+ * small reserve; beyond it, and when the budget needs it, it goes back to the system. */
+struct item_pool {
+    struct cache *cache;
+    uint8_t *base;
+    size_t item_bytes;
+    int capacity, n_fresh;    /* items [0, n_fresh) were in use at some time */
+    int n_used, n_idle;       /* idle: free, memory kept */
+    int reserve;              /* most idle items */
+    int32_t *refs;            /* [capacity]; 0: free */
+    int32_t *free; int n_free;/* the idle ones on top */
+};
+int items_open(struct item_pool *p, struct cache *c, size_t item_bytes, size_t limit_bytes, struct weft_error *e);
+void items_close(struct item_pool *p);
+/* A free item with one reference, its contents undefined; NO_PAGE when neither budget nor reclaiming gives one. */
+int items_take(struct item_pool *p);
+void items_share(struct item_pool *p, int item);
+void items_drop(struct item_pool *p, int item); /* one reference less */
+static inline uint8_t *items_at(const struct item_pool *p, int item) { return p->base + (size_t)item * p->item_bytes; }
+
+/* Byte offsets inside a layer's part of a state slot and of a log. */
+struct delta_layout {
+    size_t conv, layer_bytes;                     /* the state is at 0 */
+    size_t log_k, log_u, log_conv, log_layer_bytes;
+};
+
+struct snapshot {
+    struct cache *cache;
+    int slot, row, refs;      /* slot: also the snapshot's index and that of its hidden row */
+    int has_hidden;
+    int in_tree;
+};
+
+enum { LOW, HIGH, N_FORMS };
+struct sequence {
+    struct cache *cache;
+    int rows, room;
+    int32_t *tokens;          /* [room] */
+    int64_t *keys;            /* [room] what the tree compares: the token, or a negative hash */
+    int32_t *positions;       /* [room][3] */
+    int next_position;
+    int mtp_rows, mtp_aligned;
+    int32_t *pages[N_FORMS];  /* [block_room] page of each block, NO_PAGE where none */
+    int n_blocks, block_room;
+    int slot, log_slot;       /* NO_PAGE until needed */
+    int log_half, n_pending;  /* pending rows are in this half of the log slot */
+    uint64_t adapters;
+    float *hidden; int has_hidden;
+    int busy, lost;
+};
+
+/* What begin did, so that commit can finish it and a failure or abort undo it. */
+struct page_change { struct sequence *seq; int form, block, old; };
+struct step_group { int before, n_blocks, next_position, new_slot, new_log, snapshot0; };
+struct step {
+    int open;
+    int32_t *positions; int n_rows, row_room;                      /* [row_room][3] */
+    struct page_change *changes; int n_changes, change_room;
+    struct step_group *groups; int group_room;
+    struct snapshot **snapshots; struct delta_snapshot *layers;    /* [snapshot_room], [snapshot_room * n_delta] */
+    int n_snapshots, snapshot_room;
+};
+
+struct cache {
+    struct cache_shape shape;
+    struct cache_options options;
+    struct kv_scheme low_scheme, *schemes;        /* [n_attention] */
+    size_t *layer_offset[N_FORMS];                /* [n_attention] of a layer within a page */
+    char *scheme_text;
+    struct item_pool pages[N_FORMS], states, logs, snapshots;
+    struct snapshot *snapshot_of;                 /* [snapshots.capacity] */
+    float *hidden_of;                             /* [snapshots.capacity][hidden], host */
+    struct delta_layout delta;
+    size_t used_bytes, idle_bytes, peak_bytes;
+    uint64_t n_unique, seed;                      /* keys of rows without identity */
+    int n_sequences;
+    struct step step;
+    /* Set by the tree: drops something that only it holds; 0 when there is nothing left. The second for a snapshot. */
+    int (*reclaim)(void *arg);
+    int (*reclaim_snapshot)(void *arg);
+    void *reclaim_arg;
+};
+
+static inline int blocks_of(int rows) { return (rows + BLOCK_ROWS - 1) / BLOCK_ROWS; }
+static inline uint64_t hash_mix(uint64_t h, uint64_t v) {
+    h ^= v + 0x9e3779b97f4a7c15u + (h << 6) + (h >> 2);
+    h ^= h >> 30, h *= 0xbf58476d1ce4e5b9u;
+    h ^= h >> 27, h *= 0x94d049bb133111ebu;
+    return h ^ h >> 31;
+}
+
+struct delta_log cache_log(const struct cache *c, int log_slot, int half, int delta_layer);
+/* Bytes of a whole slot. */
+size_t cache_state_bytes(const struct cache *c);
+struct snapshot *snapshot_take(struct cache *c); /* NULL: no room */
+float *snapshot_hidden(const struct snapshot *n);
+void snapshot_share(struct snapshot *n);
+
+/* Room for rows and blocks; grows by half at least. */
+int sequence_grow(struct sequence *s, int n_rows, int n_blocks, struct weft_error *e);
+int sequence_need_slot(struct sequence *s);       /* 0 when there is one now, zeroed if new */
+void sequence_fold(struct sequence *s);           /* pending rows into state and conv */
+void sequence_drop_blocks(struct sequence *s, int n_blocks);
+
+/* The key of a row and its position, given the position a text row would have; *next becomes the one behind it. */
+struct row_source { const int32_t *tokens; const int64_t *keys; const int32_t *positions; int n_axes, n_rows; };
+int64_t row_key(const struct row_source *r, int i, int32_t position[3], int *next, int64_t unique);
+int64_t cache_unique_key(struct cache *c);
+#endif
