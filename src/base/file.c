@@ -56,11 +56,19 @@ int file_read(struct buf *out, const char *path, size_t limit_bytes, struct weft
     return out->failed ? error_memory(e, path) : 0;
 }
 
+/* A device or a pipe: written as it is, since renaming would put a file in its place. */
+static int is_special(const char *path) {
+    struct stat s;
+    return stat(path, &s) == 0 && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode);
+}
+
 int file_open_writer(struct file_writer *w, const char *path, struct weft_error *e) {
     *w = (struct file_writer){0};
+    int special = is_special(path);
     struct buf part;
     buf_init(&part);
-    buf_printf(&part, "%s.part-%ld", path, (long)getpid());
+    if (special) buf_add_text(&part, path);
+    else buf_printf(&part, "%s.part-%ld", path, (long)getpid());
     w->part = buf_take(&part, NULL), w->path = mem_copy_text(path, strlen(path));
     if (w->part && w->path && (w->f = fopen(w->part, "wb"))) return 0;
     int code = w->part && w->path ? error_set(e, WEFT_ERROR_INPUT, "%s: cannot be written: %s", path, strerror(errno))
@@ -80,8 +88,9 @@ int file_close_writer(struct file_writer *w, int commit, struct weft_error *e) {
     int code = 0;
     if (fflush(w->f) != 0 || ferror(w->f)) code = errno ? errno : EIO;
     if (fclose(w->f) != 0 && !code) code = errno;
-    if (commit && !code && rename(w->part, w->path) != 0) code = errno;
-    if (!commit || code) unlink(w->part);
+    int renames = strcmp(w->part, w->path) != 0;
+    if (renames && commit && !code && rename(w->part, w->path) != 0) code = errno;
+    if (renames && (!commit || code)) unlink(w->part);
     if (code) error_set(e, WEFT_ERROR_INPUT, "%s: cannot be written: %s", w->path, strerror(code));
     mem_free(w->part), mem_free(w->path);
     *w = (struct file_writer){0};

@@ -16,7 +16,7 @@ void file_close_map(struct file_map *m);
 /* Reads a whole file, or standard input for "-"; at most limit_bytes. */
 int file_read(struct buf *out, const char *path, size_t limit_bytes, struct weft_error *e);
 
-/* Writes PATH.part-PID, then renames it; close with commit = 0 removes it. Every error of write, flush and close is reported. */
+/* Writes PATH.part-PID, then renames it; close with commit = 0 removes it (a device or pipe is written directly). Every error of write, flush and close is reported. */
 struct file_writer { FILE *f; char *path, *part; };
 int file_open_writer(struct file_writer *w, const char *path, struct weft_error *e);
 int file_write(struct file_writer *w, const void *bytes, size_t n, struct weft_error *e);

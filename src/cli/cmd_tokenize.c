@@ -9,13 +9,14 @@ enum { INPUT_BYTES_MAX = 1 << 30 };
 
 struct options { const char *text_file, *tokens_file; int added, json, decode, skip_special; };
 
-/* A tokenizer.json, or a folder that has one. */
+/* A tokenizer.json, or a model that has one. */
 static int open_tokenizer(struct tokenizer **t, const char *model, struct weft_error *e) {
-    if (!file_is_folder(model)) return tokenizer_open(t, model, e);
-    char *path = file_join(model, "tokenizer.json");
-    if (!path) return error_memory(e, model);
-    int r = tokenizer_open(t, path, e);
-    mem_free(path);
+    if (file_exists(model) && !file_is_folder(model)) return tokenizer_open(t, model, e);
+    char *folder, *path = NULL;
+    int r = model_find(&folder, model, e);
+    if (!r && !(path = file_join(folder, "tokenizer.json"))) r = error_memory(e, model);
+    if (!r) r = tokenizer_open(t, path, e);
+    mem_free(path), mem_free(folder);
     return r;
 }
 

@@ -83,6 +83,29 @@ int model_modules(const struct model *m, const struct model_module **out) {
     return m->weights.n_modules;
 }
 
+void model_norms(const struct model *m, struct model_norms *out) {
+    const struct weights *w = &m->weights;
+    *out = (struct model_norms){.text = convention_name(w->text_norms)};
+    if (!w->mtp) return;
+    out->mtp_layers = convention_name(w->mtp_layer_norms), out->mtp_embedding = convention_name(w->mtp_embedding_norm);
+    out->mtp_hidden = convention_name(w->mtp_hidden_norm), out->mtp_final = convention_name(w->mtp_norm);
+}
+
+struct visiting { model_visit_fn *fn; void *arg; };
+
+static int visit_weight(void *arg, struct linear *l, const struct weight *w, const char *name) {
+    const struct visiting *v = arg;
+    (void)l, (void)name;
+    return v->fn(v->arg, w);
+}
+
+int model_visit(const struct model *m, model_visit_fn *fn, void *arg) {
+    struct visiting v = {fn, arg};
+    int code = plan_visit((struct model *)m, visit_weight, &v);
+    const struct weight *embed = &m->weights.embed;
+    return code || m->weights.head.weight.data == embed->data ? code : fn(arg, embed);
+}
+
 /* ---- the plan, printed ---- */
 
 struct printing { FILE *f; int n; };

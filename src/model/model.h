@@ -22,6 +22,7 @@ struct model_options {
     int max_logits;             /* rows with logits in a step; 0: 64 */
     int max_context;            /* rows of the longest sequence; 0: the config's */
     int without_mtp;            /* leave the MTP head out */
+    int without_data;           /* structure, plan and sizes only: nothing is packed, no value is checked, no step can run */
     enum norm_override norms, mtp_norms;
     void (*progress)(void *arg, const char *what, double fraction); /* may be NULL; called from the opening thread */
     void *progress_arg;
@@ -42,6 +43,12 @@ uint64_t model_fingerprint(const struct model *m);
 struct model_bytes { size_t packed, mapped, workspace; };
 void model_sizes(const struct model *m, struct model_bytes *out);
 void model_print_plan(const struct model *m, FILE *f);
+/* How gains are stored, in words; those of the MTP head are NULL when there is none. */
+struct model_norms { const char *text, *mtp_layers, *mtp_embedding, *mtp_hidden, *mtp_final; };
+void model_norms(const struct model *m, struct model_norms *out);
+/* Every matrix once: projections, experts, the head, and the embedding when the head is another. Not 0 from `fn` ends it. */
+typedef int model_visit_fn(void *arg, const struct weight *w);
+int model_visit(const struct model *m, model_visit_fn *fn, void *arg);
 
 /* The step between cache_begin and cache_commit. WEFT_ERROR_INPUT for token ids outside the vocabulary, checked before anything runs. */
 int model_forward(struct model *m, struct cache *c, struct batch *b, struct weft_error *e);

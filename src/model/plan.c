@@ -127,6 +127,7 @@ static int ready_weights(struct model *m, struct weft_error *e) {
     pthread_mutex_init(&p.lock, NULL);
     int code = plan_visit(m, choose_one, &p);
     m->packed_bytes = p.bytes, m->mapped_bytes = p.mapped;
+    if (m->options.without_data) goto out;
     if (!code && p.bytes && !(m->packed = m->backend.table->memory_new(&m->backend, p.bytes)))
         code = error_set(e, WEFT_ERROR_MEMORY, "no memory for %zu MiB of packed weights", p.bytes >> 20);
     if (!code) {
@@ -141,6 +142,7 @@ static int ready_weights(struct model *m, struct weft_error *e) {
     /* The embedding's rows are looked up in the file: what is stored must be legal there too. */
     const struct weight *embed = &m->weights.embed;
     if (!code && embed->repr->packed) code = weight_check(embed, 0, embed->n_rows, e);
+out:
     pthread_mutex_destroy(&p.lock);
     mem_free(p.tasks);
     return code;
