@@ -1,0 +1,53 @@
+/* Blocks of codes in exact integers: B [steps][lanes][4] unsigned bytes; A in 16 bits with one scale, cut into two signed bytes
+ * (256 high + low), each fed to the byte dot product. The sums stay below 2^31: 128 codes in keys, 64 rows in values. */
+enum { CODES_WORDS = 1 };
+
+static float codes_operand(const float *x, int n, int32_t *high, int32_t *low, float *scale) {
+    vf most = {0};
+    for (int i = 0; i < n; i += V) most = vf_max((vf)((vi)vf_load(x + i) & 0x7fffffff), most);
+    float top = vf_highest(most), s = top / 32512.0f, inverse = s > 0.0f ? 1.0f / s : 0.0f;
+    vi total = {0};
+    for (int i = 0; i < n; i += V) {
+        vi q = vf_to_int(vf_load(x + i) * vf_set(inverse)), h = (q + 128) >> 8;
+        total += q;
+        vi_store_i8((int8_t *)high + i, h);
+        vi_store_i8((int8_t *)low + i, q - (h << 8));
+    }
+    *scale = s;
+    return s * (float)vi_sum(total);
+}
+
+INLINE void kernel_codes(const struct mm *m, int q0, int lane0, int n_q, int n_v) {
+    const int32_t *a = (const int32_t *)m->a + q0 * m->a_stride, *l = (const int32_t *)m->a_low + q0 * m->a_stride;
+    const uint32_t *b = (const uint32_t *)m->b + lane0;
+    float *c = m->c + q0 * m->c_stride + lane0;
+    for (int v0 = 0; v0 < n_v; v0 += 2) { /* two vectors of lanes at a time: each needs two sums */
+        const int pair = n_v - v0 < 2 ? 1 : 2;
+        vi high[MM_Q][2], low[MM_Q][2];
+        const uint32_t *at = b + v0 * V;
+#pragma GCC unroll 8
+        for (int q = 0; q < n_q; q++)
+#pragma GCC unroll 2
+            for (int v = 0; v < pair; v++) high[q][v] = low[q][v] = vi_set(0);
+        for (int s = 0; s < m->steps; s++, at += m->b_stride) {
+            __m512i x[2];
+#pragma GCC unroll 2
+            for (int v = 0; v < pair; v++) x[v] = _mm512_loadu_si512(at + v * V);
+#pragma GCC unroll 8
+            for (int q = 0; q < n_q; q++) {
+                __m512i h = _mm512_set1_epi32(a[q * m->a_stride + s]), g = _mm512_set1_epi32(l[q * m->a_stride + s]);
+#pragma GCC unroll 2
+                for (int v = 0; v < pair; v++) {
+                    high[q][v] = (vi)_mm512_dpbusd_epi32((__m512i)high[q][v], x[v], h);
+                    low[q][v] = (vi)_mm512_dpbusd_epi32((__m512i)low[q][v], x[v], g);
+                }
+            }
+        }
+#pragma GCC unroll 8
+        for (int q = 0; q < n_q; q++)
+#pragma GCC unroll 2
+            for (int v = 0; v < pair; v++)
+                vf_store(c + q * m->c_stride + (v0 + v) * V, vf_from_int((high[q][v] << 8) + low[q][v]));
+    }
+}
+MM_DEFINE(mm_codes, kernel_codes)

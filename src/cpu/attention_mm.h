@@ -1,0 +1,63 @@
+/* Small products C[n_q][lanes] (+)= A[n_q][steps] B[steps][lanes] of attention: registers hold a tile of C, each element one
+ * chain over the steps. A kernel is written once for n_q <= MM_Q vectors and n_v vectors of lanes and instantiated for each. */
+#ifndef CPU_ATTENTION_MM_H
+#define CPU_ATTENTION_MM_H
+
+struct mm {
+    int n_q, lanes, steps;
+    const void *a, *a_low; int64_t a_stride; /* elements of the operand's own type to the next vector */
+    const void *b; int64_t b_stride;         /* elements to the next step */
+    float *c; int64_t c_stride;
+    int accumulate;
+};
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* Defines NAME(const struct mm *) over an INLINE KERNEL(m, q0, lane0, n_q, n_v). */
+#define MM_DEFINE(name, kernel)                                                                                              \
+    static void name##_lanes(const struct mm *m, int q0, int lane0, int n_q, int wide) {                                     \
+        if (wide) switch (n_q) {                                                                                             \
+            case 1: kernel(m, q0, lane0, 1, MM_V); return;                                                                   \
+            case 2: kernel(m, q0, lane0, 2 < MM_Q ? 2 : MM_Q, MM_V); return;                                                 \
+            case 3: kernel(m, q0, lane0, 3 < MM_Q ? 3 : MM_Q, MM_V); return;                                                 \
+            case 4: kernel(m, q0, lane0, 4 < MM_Q ? 4 : MM_Q, MM_V); return;                                                 \
+            case 5: kernel(m, q0, lane0, 5 < MM_Q ? 5 : MM_Q, MM_V); return;                                                 \
+            default: kernel(m, q0, lane0, MM_Q, MM_V); return;                                                               \
+            }                                                                                                                \
+        for (int q = q0; q < q0 + n_q; q++) kernel(m, q, lane0, 1, 1);                                                       \
+    }                                                                                                                        \
+    static void name(const struct mm *m) {                                                                                   \
+        for (int q = 0; q < m->n_q; q += MM_Q) {                                                                             \
+            int n_q = m->n_q - q < MM_Q ? m->n_q - q : MM_Q, lane = 0;                                                       \
+            for (; lane + MM_V * V <= m->lanes; lane += MM_V * V) name##_lanes(m, q, lane, n_q, 1);                          \
+            for (; lane < m->lanes; lane += V) name##_lanes(m, q, lane, n_q, 0);                                             \
+        }                                                                                                                    \
+    }
+
+/* A and B fp32. */
+INLINE void kernel_f32(const struct mm *m, int q0, int lane0, int n_q, int n_v) {
+    const float *a = (const float *)m->a + q0 * m->a_stride, *b = (const float *)m->b + lane0;
+    float *c = m->c + q0 * m->c_stride + lane0;
+    vf acc[MM_Q][MM_V];
+#pragma GCC unroll 8
+    for (int q = 0; q < n_q; q++)
+#pragma GCC unroll 8
+        for (int v = 0; v < n_v; v++) acc[q][v] = m->accumulate ? vf_load(c + q * m->c_stride + v * V) : vf_set(0.0f);
+    for (int s = 0; s < m->steps; s++, b += m->b_stride) {
+        vf x[MM_V];
+#pragma GCC unroll 8
+        for (int v = 0; v < n_v; v++) x[v] = vf_load(b + v * V);
+#pragma GCC unroll 8
+        for (int q = 0; q < n_q; q++) {
+            vf y = vf_set(a[q * m->a_stride + s]);
+#pragma GCC unroll 8
+            for (int v = 0; v < n_v; v++) acc[q][v] = vf_madd(y, x[v], acc[q][v]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int q = 0; q < n_q; q++)
+#pragma GCC unroll 8
+        for (int v = 0; v < n_v; v++) vf_store(c + q * m->c_stride + v * V, acc[q][v]);
+}
+MM_DEFINE(mm_f32, kernel_f32)
+#endif

@@ -1,0 +1,35 @@
+/* Low-rank adapters, in fp32. */
+#include "cpu/ops.h"
+
+enum { COLUMNS = 1024 };
+
+static int down_tasks(const struct cpu *c, const struct op *op) { return (void)c, op->adapter.n_rows; }
+
+static void down_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
+    (void)scratch;
+    const struct op_adapter *o = &op->adapter;
+    const float *x = o->x + (o->row0 + task) * o->x_stride;
+    for (int r = 0; r < o->rank; r++) o->t[(int64_t)task * o->rank + r] = c->isa->vec->dot(x, o->a + (int64_t)r * o->n_in, o->n_in);
+}
+const struct cpu_op cpu_op_adapter_down = {down_tasks, down_run, NULL};
+
+static int up_parts(const struct op *op) { return (op->adapter.n_out + COLUMNS - 1) / COLUMNS; }
+static int up_tasks(const struct cpu *c, const struct op *op) { return (void)c, op->adapter.n_rows * up_parts(op); }
+
+static void up_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
+    const struct op_adapter *o = &op->adapter;
+    const struct cpu_vec *vec = c->isa->vec;
+    int parts = up_parts(op), col0 = task % parts * COLUMNS, row = task / parts;
+    int n = o->n_out - col0 < COLUMNS ? o->n_out - col0 : COLUMNS;
+    const float *t = o->t + (int64_t)row * o->rank;
+    float *y = o->y + (o->row0 + row) * o->y_stride + col0, *sum = scratch;
+    for (int i = 0; i < n; i++) sum[i] = 0.0f;
+    for (int r = 0; r < o->rank; r++) vec->add_scaled(sum, o->b + (int64_t)r * o->n_out + col0, t[r], n);
+    vec->add_scaled(y, sum, o->scale, n);
+    if (o->ratio)
+        for (int i = 0; i < n; i++) y[i] *= o->ratio[col0 + i];
+    if (o->add_to) vec->add_scaled(o->add_to + (o->row0 + row) * o->add_stride + col0, y, 1.0f, n);
+}
+
+static size_t up_scratch(const struct cpu *c, const struct step_limits *l) { return (void)c, (void)l, COLUMNS * sizeof(float); }
+const struct cpu_op cpu_op_adapter_up = {up_tasks, up_run, up_scratch};

@@ -1,0 +1,186 @@
+/* The gated delta rule: what it needs of each row, then the recurrence.
+ *
+ * The inputs of the convolution of one sequence are a list: the taps - 1 rows of the conv state, the pending rows, this step's.
+ * The recurrence runs slice by slice (one head, some columns of its state), so that a slice stays in L1 over all rows; with few
+ * rows a slice is the whole head and is streamed. */
+#include <math.h>
+#include <string.h>
+
+#include "cpu/delta.h"
+#include "cpu/ops.h"
+
+enum { PREPARE_ROWS = 32, FEW_ROWS = 2, MAX_TAPS = 16 };
+
+static int key_width(const struct delta_shape *s) { return s->key_heads * s->key_dim; }
+static int channels(const struct delta_shape *s) { return 2 * key_width(s) + s->value_heads * s->value_dim; }
+
+/* Row i of the list of a group's convolution inputs. qkv: this step's inputs of the whole batch. */
+static const float *conv_input(const struct delta_shape *s, const struct delta_group *g, const float *qkv, int i) {
+    int held = s->conv_kernel - 1, c = channels(s);
+    if (i < held) return g->conv + (int64_t)i * c;
+    if (i < held + g->n_pending) return g->pending.conv_in + (int64_t)(i - held) * c;
+    return qkv + (int64_t)(g->row0 + i - held - g->n_pending) * c;
+}
+
+/* Tasks of a group in prepare: per block of rows each query, key and value head, then decay and beta. */
+static int prepare_units(const struct delta_shape *s) { return 2 * s->key_heads + s->value_heads + 1; }
+static int row_blocks(const struct delta_group *g) { return (g->n_rows + PREPARE_ROWS - 1) / PREPARE_ROWS; }
+
+static int prepare_tasks(const struct cpu *c, const struct op *op) {
+    (void)c;
+    const struct op_delta_prepare *o = &op->delta_prepare;
+    int n = 0;
+    for (int g = 0; g < o->n_groups; g++) n += row_blocks(&o->groups[g]) * prepare_units(&o->shape);
+    return n;
+}
+
+/* One head of one row: convolution, silu and, for queries and keys, the norm. */
+static void prepare_head(const struct cpu_vec *vec, const struct op_delta_prepare *o, const struct delta_group *g, int r, int unit) {
+    const struct delta_shape *s = &o->shape;
+    int is_value = unit >= 2 * s->key_heads, n = is_value ? s->value_dim : s->key_dim;
+    int c0 = is_value ? 2 * key_width(s) + (unit - 2 * s->key_heads) * n : unit * n;
+    const float *in[MAX_TAPS];
+    for (int j = 0; j < s->conv_kernel; j++) in[j] = conv_input(s, g, o->qkv, g->n_pending + r + j) + c0;
+    float *out = o->mixed + (int64_t)(g->row0 + r) * channels(s) + c0;
+    vec->conv(in, o->conv_weight + (int64_t)c0 * s->conv_kernel, o->conv_bias ? o->conv_bias + c0 : NULL, s->conv_kernel, n, out);
+    if (is_value) return;
+    float scale = 1.0f / sqrtf(vec->dot(out, out, n) + 1e-6f);
+    if (unit < s->key_heads) scale /= sqrtf((float)s->key_dim);
+    vec->norm(out, scale, NULL, NULL, n, out);
+}
+
+static void prepare_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
+    (void)scratch;
+    const struct op_delta_prepare *o = &op->delta_prepare;
+    const struct delta_group *g = o->groups;
+    int units = prepare_units(&o->shape), hv = o->shape.value_heads;
+    for (; task >= row_blocks(g) * units; g++) task -= row_blocks(g) * units;
+    int unit = task % units, r0 = task / units * PREPARE_ROWS, r1 = r0 + PREPARE_ROWS < g->n_rows ? r0 + PREPARE_ROWS : g->n_rows;
+    CHECK(o->shape.conv_kernel <= MAX_TAPS);
+    for (int r = r0; r < r1; r++) {
+        int64_t at = (int64_t)(g->row0 + r) * hv;
+        if (unit < units - 1) prepare_head(c->isa->vec, o, g, r, unit);
+        else c->isa->vec->decay_beta(o->a + at, o->dt_bias, o->neg_exp_a_log, o->b + at, hv, o->decay + at, o->beta + at);
+    }
+}
+const struct cpu_op cpu_op_delta_prepare = {prepare_tasks, prepare_run, NULL};
+
+/* Columns of a slice of this group. */
+static int slice_columns(const struct cpu *c, const struct delta_shape *s, const struct delta_group *g) {
+    int slice = c->isa->delta->slice;
+    return g->n_rows + g->n_pending <= FEW_ROWS || slice > s->value_dim ? s->value_dim : slice;
+}
+static int slices_per_head(const struct cpu *c, const struct delta_shape *s, const struct delta_group *g) {
+    int columns = slice_columns(c, s, g);
+    return (s->value_dim + columns - 1) / columns;
+}
+/* Tasks of a group: its slices, then the convolution's inputs. */
+static int group_tasks(const struct cpu *c, const struct delta_shape *s, const struct delta_group *g) {
+    return s->value_heads * slices_per_head(c, s, g) + 1;
+}
+
+static int delta_tasks(const struct cpu *c, const struct op *op) {
+    int n = 0;
+    for (int g = 0; g < op->delta.n_groups; g++) n += group_tasks(c, &op->delta.shape, &op->delta.groups[g]);
+    return n;
+}
+
+/* The conv state behind the first n_rows rows of the step. In place: rows only move towards the front. */
+static void keep_conv(const struct op_delta *o, const struct delta_group *g, int n_rows, float *conv) {
+    int c = channels(&o->shape);
+    for (int i = 0; i < o->shape.conv_kernel - 1; i++) {
+        const float *from = conv_input(&o->shape, g, o->qkv, g->n_pending + n_rows + i);
+        if (from != conv + (int64_t)i * c) memcpy(conv + (int64_t)i * c, from, (size_t)c * sizeof *conv);
+    }
+}
+
+static void run_conv(const struct op_delta *o, const struct delta_group *g) {
+    size_t c = (size_t)channels(&o->shape);
+    for (int i = 0; i < g->n_snapshots; i++) keep_conv(o, g, g->snapshots[i].row, g->snapshots[i].conv);
+    if (g->undo) memcpy(g->log.conv_in, o->qkv + (size_t)g->row0 * c, (size_t)g->n_rows * c * sizeof *g->conv);
+    keep_conv(o, g, g->undo ? 0 : g->n_rows, g->conv);
+}
+
+/* A slice: columns [c0, c0 + n) of value head h. */
+struct slice { const struct op_delta *o; const struct delta_group *g; int h, c0, n; };
+
+static const float *slice_key(const struct slice *s, int r) { /* its query lies key_width before it */
+    const struct delta_shape *p = &s->o->shape;
+    return s->o->mixed + (int64_t)(s->g->row0 + r) * channels(p) + key_width(p) + s->h / (p->value_heads / p->key_heads) * p->key_dim;
+}
+static float *slice_state(const struct slice *s, float *state) {
+    return state + (int64_t)s->h * s->o->shape.key_dim * s->o->shape.value_dim + s->c0;
+}
+
+static void log_row(const struct slice *s, int r, float decay) {
+    const struct delta_shape *p = &s->o->shape;
+    int share = p->value_heads / p->key_heads;
+    if (s->c0 > 0) return;
+    s->g->log.decay[(int64_t)r * p->value_heads + s->h] = decay;
+    if (s->h % share == 0)
+        memcpy(s->g->log.k + (int64_t)r * key_width(p) + s->h / share * p->key_dim, slice_key(s, r), (size_t)p->key_dim * sizeof(float));
+}
+
+/* Applies the pending rows; the result is in the state itself, or in buf when the state will be written anyway. */
+static const float *fold_pending(const struct cpu_delta *d, const struct slice *s, float *buf, int64_t *stride) {
+    const struct delta_shape *p = &s->o->shape;
+    const struct delta_log *log = &s->g->pending;
+    float *state = slice_state(s, s->g->state);
+    int in_place = s->g->undo || s->g->n_rows == 0, share = p->value_heads / p->key_heads;
+    const float *in = state;
+    *stride = p->value_dim;
+    for (int j = 0; j < s->g->n_pending; j++) {
+        float *out = in_place ? state : buf;
+        int64_t out_stride = in_place ? p->value_dim : s->n;
+        d->fold(in, *stride, out, out_stride, p->key_dim, s->n, log->decay[(int64_t)j * p->value_heads + s->h],
+                log->k + (int64_t)j * key_width(p) + s->h / share * p->key_dim,
+                log->u + ((int64_t)j * p->value_heads + s->h) * p->value_dim + s->c0);
+        in = out, *stride = out_stride;
+    }
+    return in;
+}
+
+static void run_slice(const struct cpu_delta *d, const struct slice *s, float *scratch) {
+    const struct delta_shape *p = &s->o->shape;
+    const struct delta_group *g = s->g;
+    float *u = scratch, *buf = scratch + p->value_dim;
+    int64_t stride;
+    const float *in = fold_pending(d, s, buf, &stride);
+    int snapshot = 0;
+    struct delta_step t = {.key_dim = p->key_dim, .n_columns = s->n};
+    for (int r = 0; r < g->n_rows; r++) {
+        int64_t row = g->row0 + r, at = row * p->value_heads + s->h;
+        t.in = in, t.in_stride = stride, t.out = buf, t.out_stride = s->n;
+        t.k = slice_key(s, r), t.q = t.k - key_width(p);
+        t.v = s->o->mixed + row * channels(p) + 2 * key_width(p) + s->h * p->value_dim + s->c0;
+        t.decay = s->o->decay[at], t.beta = s->o->beta[at];
+        t.u = g->undo ? g->log.u + ((int64_t)r * p->value_heads + s->h) * p->value_dim + s->c0 : u;
+        t.result = s->o->out + at * p->value_dim + s->c0;
+        d->step(&t);
+        if (g->undo) log_row(s, r, t.decay);
+        for (; snapshot < g->n_snapshots && g->snapshots[snapshot].row == r + 1; snapshot++)
+            d->fold(buf, s->n, slice_state(s, g->snapshots[snapshot].state), p->value_dim, p->key_dim, s->n, 1.0f, t.k, t.u);
+        in = buf, stride = s->n, t.k_before = t.k, t.u_before = t.u;
+    }
+    if (g->n_rows && !g->undo)
+        d->fold(buf, s->n, slice_state(s, g->state), p->value_dim, p->key_dim, s->n, 1.0f, t.k_before, t.u_before);
+}
+
+static void delta_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
+    const struct op_delta *o = &op->delta;
+    const struct delta_group *g = o->groups;
+    for (int n; task >= (n = group_tasks(c, &o->shape, g)); g++) task -= n;
+    int per_head = slices_per_head(c, &o->shape, g), columns = slice_columns(c, &o->shape, g);
+    if (task == o->shape.value_heads * per_head) {
+        run_conv(o, g);
+        return;
+    }
+    struct slice s = {o, g, task / per_head, task % per_head * columns, columns};
+    if (s.n > o->shape.value_dim - s.c0) s.n = o->shape.value_dim - s.c0;
+    run_slice(c->isa->delta, &s, scratch);
+}
+
+static size_t delta_scratch(const struct cpu *c, const struct step_limits *l) {
+    return (void)c, (size_t)(l->key_dim + 1) * (size_t)l->value_dim * sizeof(float);
+}
+const struct cpu_op cpu_op_delta = {delta_tasks, delta_run, delta_scratch};

@@ -1,0 +1,143 @@
+/* The body of vec_*.c, over the vectors of one ISA. */
+#include "backend/rows.h"
+#include "cpu/simd_math.h"
+#include "cpu/vec.h"
+#include "quant/convert.h"
+
+/* Four chains of lanes, then a fixed tree. */
+static float vec_dot(const float *a, const float *b, int n) {
+    vf s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
+    int i = 0;
+    for (; i + 4 * V <= n; i += 4 * V) {
+        s0 = vf_madd(vf_load(a + i), vf_load(b + i), s0);
+        s1 = vf_madd(vf_load(a + i + V), vf_load(b + i + V), s1);
+        s2 = vf_madd(vf_load(a + i + 2 * V), vf_load(b + i + 2 * V), s2);
+        s3 = vf_madd(vf_load(a + i + 3 * V), vf_load(b + i + 3 * V), s3);
+    }
+    for (; i + V <= n; i += V) s0 = vf_madd(vf_load(a + i), vf_load(b + i), s0);
+    if (i < n) s1 = vf_madd(vf_load_n(a + i, n - i), vf_load_n(b + i, n - i), s1);
+    return vf_sum((s0 + s2) + (s1 + s3));
+}
+
+static inline vf load_some(const float *p, int n) { return n >= V ? vf_load(p) : vf_load_n(p, n); }
+static inline void store_some(float *p, vf v, int n) {
+    if (n >= V) vf_store(p, v);
+    else vf_store_n(p, v, n);
+}
+
+static void vec_norm(const float *x, float scale, const float *gain, const float *gate, int n, float *out) {
+    vf s = vf_set(scale);
+    for (int i = 0; i < n; i += V) {
+        vf v = load_some(x + i, n - i) * s;
+        if (gain) v *= load_some(gain + i, n - i);
+        if (gate) v *= vf_silu(load_some(gate + i, n - i));
+        store_some(out + i, v, n - i);
+    }
+}
+
+static void vec_silu_mul(const float *gate, const float *up, int n, float *out) {
+    for (int i = 0; i < n; i += V)
+        store_some(out + i, vf_silu(load_some(gate + i, n - i)) * load_some(up + i, n - i), n - i);
+}
+
+static void vec_gated(const float *x, float scale, const float *gate, int n, float *out) {
+    vf s = vf_set(scale);
+    for (int i = 0; i < n; i += V) {
+        vf v = load_some(x + i, n - i) * s;
+        if (gate) v *= vf_sigmoid(load_some(gate + i, n - i));
+        store_some(out + i, v, n - i);
+    }
+}
+
+static void vec_add_scaled(float *y, const float *x, float scale, int n) {
+    vf s = vf_set(scale);
+    for (int i = 0; i < n; i += V)
+        store_some(y + i, vf_madd(s, load_some(x + i, n - i), load_some(y + i, n - i)), n - i);
+}
+
+static void vec_exp(const float *x, float minus, int n, float *out) {
+    vf m = vf_set(minus);
+    for (int i = 0; i < n; i += V) store_some(out + i, vf_exp(load_some(x + i, n - i) - m), n - i);
+}
+
+static float vec_sigmoid(float x) { return vf_sigmoid(vf_set(x))[0]; }
+
+static void vec_decay_beta(const float *a, const float *bias, const float *rate, const float *b, int n, float *decay,
+                           float *beta) {
+    for (int i = 0; i < n; i += V) {
+        vf s = vf_softplus(load_some(a + i, n - i) + load_some(bias + i, n - i));
+        store_some(decay + i, vf_exp(load_some(rate + i, n - i) * s), n - i);
+        store_some(beta + i, vf_sigmoid(load_some(b + i, n - i)), n - i);
+    }
+}
+
+/* Tap j of V channels; weight [channels][taps]. */
+static inline vf tap(const float *weight, int taps, int j, int n) {
+    vf w = {0};
+    for (int c = 0; c < V && c < n; c++) w[c] = weight[c * taps + j];
+    return w;
+}
+
+static void vec_conv(const float *const *in, const float *weight, const float *bias, int taps, int n, float *out) {
+    int c = 0;
+    if (taps == 4)
+        for (; c + V <= n; c += V) {
+            const float *w = weight + c * 4;
+            vf e0 = vf_even(vf_load(w), vf_load(w + V)), e1 = vf_even(vf_load(w + 2 * V), vf_load(w + 3 * V));
+            vf o0 = vf_odd(vf_load(w), vf_load(w + V)), o1 = vf_odd(vf_load(w + 2 * V), vf_load(w + 3 * V));
+            vf s = bias ? vf_load(bias + c) : vf_set(0.0f);
+            s = vf_madd(vf_even(e0, e1), vf_load(in[0] + c), s);
+            s = vf_madd(vf_even(o0, o1), vf_load(in[1] + c), s);
+            s = vf_madd(vf_odd(e0, e1), vf_load(in[2] + c), s);
+            s = vf_madd(vf_odd(o0, o1), vf_load(in[3] + c), s);
+            vf_store(out + c, vf_silu(s));
+        }
+    for (; c < n; c += V) {
+        vf s = bias ? load_some(bias + c, n - c) : vf_set(0.0f);
+        for (int j = 0; j < taps; j++) s = vf_madd(tap(weight + c * taps, taps, j, n - c), load_some(in[j] + c, n - c), s);
+        store_some(out + c, vf_silu(s), n - c);
+    }
+}
+
+static void vec_rotate(float *x, const float *cosines, const float *sines, int half) {
+    for (int i = 0; i < half; i += V) {
+        int n = half - i;
+        vf a = load_some(x + i, n), b = load_some(x + half + i, n), c = load_some(cosines + i, n), s = load_some(sines + i, n);
+        store_some(x + i, vf_madd(a, c, -(b * s)), n);
+        store_some(x + half + i, vf_madd(b, c, a * s), n);
+    }
+}
+
+static void vec_to_bf16(const float *x, int n, uint16_t *out) {
+    int i = 0;
+    for (; i + V <= n; i += V) vi_store_u16(out + i, vf_to_bf16(vf_load(x + i)));
+    if (i < n) {
+        vi v = vf_to_bf16(vf_load_n(x + i, n - i));
+        for (int j = 0; j < n - i; j++) out[i + j] = (uint16_t)v[j];
+    }
+}
+
+static void vec_to_q8(const float *x, int n, int8_t *codes, float *scale, float *sum) {
+    for (int b = 0; b * Q8_BLOCK < n; b++) {
+        const float *p = x + b * Q8_BLOCK;
+        int m = n - b * Q8_BLOCK < Q8_BLOCK ? n - b * Q8_BLOCK : Q8_BLOCK;
+        vi most = {0}; /* as integers, absolute values keep their order and a NaN is above them all */
+        for (int i = 0; i < m; i += V) most = vi_max(most, (vi)load_some(p + i, m - i) & 0x7fffffff);
+        float top = float_from_bits((uint32_t)vi_highest(most)), s = top / 127.0f, inverse = s > 0.0f ? 1.0f / s : 0.0f;
+        vi total = {0};
+        for (int i = 0; i < Q8_BLOCK; i += V) {
+            vi q = {0};
+            if (i < m) q = vf_to_int(load_some(p + i, m - i) * vf_set(inverse));
+            total += q;
+            vi_store_i8(codes + b * Q8_BLOCK + i, q);
+        }
+        scale[b] = s, sum[b] = s * (float)vi_sum(total);
+    }
+}
+
+#define VEC_TABLE(name)                                                                                                      \
+    const struct cpu_vec name = {                                                                                            \
+        .dot = vec_dot, .norm = vec_norm, .silu_mul = vec_silu_mul, .gated = vec_gated, .add_scaled = vec_add_scaled,        \
+        .exp = vec_exp, .sigmoid = vec_sigmoid, .decay_beta = vec_decay_beta, .conv = vec_conv, .rotate = vec_rotate,        \
+        .to_bf16 = vec_to_bf16, .to_q8 = vec_to_q8,                                                                          \
+    }
