@@ -15,7 +15,8 @@ static void attention_prepare(struct attention_work *w, const struct kv_format *
     for (int q = 0; q < w->n_q; q++)
         for (int g = 0; g < n; g++) {
             int64_t word = ((int64_t)q * d + g * group) / 4 * CODES_WORDS, at = (int64_t)q * n + g;
-            w->q_sum[at] = codes_operand(w->q + (int64_t)q * d + g * group, group, w->q_high + word, w->q_low + word, w->q_scale + at);
+            const float *x = w->q + (int64_t)q * d + g * group;
+            w->q_sum[at] = codes_operand(x, group, w->q_high + word, w->q_low + word, w->q_scale + at);
         }
 }
 
@@ -119,7 +120,8 @@ static void attention_softmax(float *scores, int n_rows, float *highest, float *
 }
 
 /* bf16 rows lie in pairs. A pair of which one row is outside [r0, r1) is taken from a copy in which that row is 0. */
-static void pair_values(struct attention_work *w, const struct attention_block *v, int q0, int r0, int r1, const float *p, float *o) {
+static void pair_values(struct attention_work *w, const struct attention_block *v, int q0, int r0, int r1, const float *p,
+                        float *o) {
     int d = w->dim, n_q = w->n_q - q0;
     for (int q = 0; q < n_q; q++)
         pairs_operand(p + (int64_t)q * KV_ROWS, KV_ROWS, w->p_pairs + (int64_t)q * (KV_ROWS / 2) * PAIR_BYTES);
@@ -142,7 +144,8 @@ static void pair_values(struct attention_work *w, const struct attention_block *
 }
 
 /* Group by group: the weights take the rows' scales, then o = sum of weight * code + sum of p * bias. */
-static void code_values(struct attention_work *w, const struct attention_block *v, int q0, int r0, int r1, const float *p, float *o) {
+static void code_values(struct attention_work *w, const struct attention_block *v, int q0, int r0, int r1, const float *p,
+                        float *o) {
     int d = w->dim, group = v->shape.group, n_q = w->n_q - q0;
     const uint8_t *codes = expand_codes(w, v, 1, r1);
     expand_scales(w, v);
@@ -160,8 +163,9 @@ static void code_values(struct attention_work *w, const struct attention_block *
             codes_operand(weights, KV_ROWS, w->p_high + (int64_t)q * 16 * CODES_WORDS, w->p_low + (int64_t)q * 16 * CODES_WORDS,
                           w->p_scale + q);
         }
-        mm_codes(&(struct mm){.n_q = n_q, .lanes = group, .steps = (r1 + 3) / 4, .a = w->p_high, .a_low = w->p_low, .a_stride = 16,
-                              .b = codes + (int64_t)g * group * 4, .b_stride = d, .c = o + g * group, .c_stride = d});
+        mm_codes(&(struct mm){.n_q = n_q, .lanes = group, .steps = (r1 + 3) / 4, .a = w->p_high, .a_low = w->p_low,
+                              .a_stride = 16, .b = codes + (int64_t)g * group * 4, .b_stride = d, .c = o + g * group,
+                              .c_stride = d});
         for (int q = 0; q < n_q; q++)
             for (int i = 0; i < group; i += V) {
                 float *at = o + (int64_t)q * d + g * group + i;
@@ -198,7 +202,8 @@ static void attention_values(struct attention_work *w, const struct attention_bl
     }
 }
 
-static void attention_merge(float *highest, float *sum, float *o, float next_highest, float next_sum, const float *next_o, int dim) {
+static void attention_merge(float *highest, float *sum, float *o, float next_highest, float next_sum, const float *next_o,
+                            int dim) {
     float top = *highest > next_highest ? *highest : next_highest;
     vf both = vf_exp((vf){*highest - top, next_highest - top});
     float a = both[0], b = both[1];

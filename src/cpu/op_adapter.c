@@ -9,7 +9,8 @@ static void down_run(const struct cpu *c, const struct op *op, int task, void *s
     (void)scratch;
     const struct op_adapter *o = &op->adapter;
     const float *x = o->x + (o->row0 + task) * o->x_stride;
-    for (int r = 0; r < o->rank; r++) o->t[(int64_t)task * o->rank + r] = c->isa->vec->dot(x, o->a + (int64_t)r * o->n_in, o->n_in);
+    float *t = o->t + (int64_t)task * o->rank;
+    for (int r = 0; r < o->rank; r++) t[r] = c->isa->vec->dot(x, o->a + (int64_t)r * o->n_in, o->n_in);
 }
 const struct cpu_op cpu_op_adapter_down = {down_tasks, down_run, NULL};
 

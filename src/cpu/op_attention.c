@@ -20,14 +20,19 @@ static int pieces(int n, int size) { return (n + size - 1) / size; }
 
 /* ---- prepare: norms, rotation, storing ---- */
 
+/* Polynomials on [-pi/4, pi/4], highest power first: sin r = r + r^3 s(r^2), cos r = 1 - r^2 / 2 + r^4 c(r^2). */
+static const double sine_terms[6] = {1.58969099521155010221e-10, -2.50507602534068634195e-8, 2.75573137070700676789e-6,
+                                     -1.98412698298579493134e-4, 8.33333333332248946124e-3, -1.66666666666666324348e-1};
+static const double cosine_terms[6] = {-1.13596475577881948265e-11, 2.08757232129817482790e-9, -2.75573143513906633035e-7,
+                                       2.48015872894767294178e-5, -1.38888888888741095749e-3, 4.16666666666666019037e-2};
+
 /* Cosine and sine of the fp32 angle in plain double arithmetic, good for |x| up to 1e9: the same bits everywhere. */
 static void turn(float angle, float *cosine, float *sine) {
     double x = angle, n = rint(x * 0.63661977236758134308);
     double r = (x - n * 1.57079632673412561417) - n * 6.07710050650619224932e-11, z = r * r;
-    double s = r + r * z * (-1.66666666666666324348e-1 + z * (8.33333333332248946124e-3 + z * (-1.98412698298579493134e-4 +
-               z * (2.75573137070700676789e-6 + z * (-2.50507602534068634195e-8 + z * 1.58969099521155010221e-10)))));
-    double c = 1.0 - 0.5 * z + z * z * (4.16666666666666019037e-2 + z * (-1.38888888888741095749e-3 + z * (2.48015872894767294178e-5 +
-               z * (-2.75573143513906633035e-7 + z * (2.08757232129817482790e-9 - z * 1.13596475577881948265e-11)))));
+    double s = 0.0, c = 0.0;
+    for (int i = 0; i < 6; i++) s = s * z + sine_terms[i], c = c * z + cosine_terms[i];
+    s = r + r * z * s, c = 1.0 - 0.5 * z + z * z * c;
     int quarter = (int)((int64_t)n & 3);
     double a = quarter & 1 ? s : c, b = quarter & 1 ? c : s;
     *cosine = (float)(quarter == 1 || quarter == 2 ? -a : a);
@@ -140,7 +145,8 @@ static int next_cut(const struct cpu *c, struct cuts *w, struct cut *out) {
     return 1;
 }
 
-static float *partial_at(const struct cpu *c, const struct attention_shape *s, const struct cut *cut, int row, int segment, int head) {
+static float *partial_at(const struct cpu *c, const struct attention_shape *s, const struct cut *cut, int row, int segment,
+                         int head) {
     int64_t number = cut->partial + (int64_t)row * cut->n_segments + segment;
     return c->shared + number * partial_floats(s) + (int64_t)head * (s->head_dim + PARTIAL_EXTRA);
 }
@@ -199,9 +205,9 @@ static void tile_begin(struct tile *t, int kv_head) {
     const struct op_attention *o = t->o;
     int d = o->shape.head_dim, share = share_of(t), n = t->r1 - t->r0;
     t->kv_head = kv_head, t->w.n_q = n * share;
+    const float *from = o->q + ((int64_t)(t->g->row0 + t->r0) * o->shape.n_heads + kv_head * share) * d;
     for (int r = 0; r < n; r++)
-        memcpy(t->w.q + (int64_t)r * share * d,
-               o->q + ((int64_t)(t->g->row0 + t->r0 + r) * o->shape.n_heads + kv_head * share) * d, (size_t)(share * d) * sizeof(float));
+        memcpy(t->w.q + (int64_t)r * share * d, from + (int64_t)r * o->shape.n_heads * d, (size_t)(share * d) * sizeof *from);
     const struct kv_store *low = &o->kv.low, *high = &o->kv.high;
     const struct cpu_attention *a = t->c->isa->attention;
     if (o->kv.kv_start > 0) a->prepare(&t->w, low->k, (struct kv_shape){low->k_bits, low->group, d});
@@ -234,10 +240,12 @@ static void block_part(struct tile *t, int block, int q0, int q1, int n_low, int
     if (high && n_low) {
         a->scores(w, &k[0], q0, w->more_scores);
         for (int q = 0; q < q1 - q0; q++)
-            memcpy(w->scores + q * KV_ROWS + n_low, w->more_scores + q * KV_ROWS + n_low, (size_t)(KV_ROWS - n_low) * sizeof(float));
+            memcpy(w->scores + q * KV_ROWS + n_low, w->more_scores + q * KV_ROWS + n_low, (size_t)(KV_ROWS - n_low) * 4);
     }
-    for (int q = 0; q < q1 - q0; q++)
-        a->softmax(w->scores + q * KV_ROWS, least(position_of(t, q0 + q) + 1 - block * KV_PAGE_ROWS, KV_ROWS), w->highest + q, w->sum + q);
+    for (int q = 0; q < q1 - q0; q++) {
+        int seen = least(position_of(t, q0 + q) + 1 - block * KV_PAGE_ROWS, KV_ROWS);
+        a->softmax(w->scores + q * KV_ROWS, seen, w->highest + q, w->sum + q);
+    }
     if (high && n_low) {
         memcpy(w->more_scores, w->scores, (size_t)(q1 - q0) * KV_ROWS * sizeof(float));
         for (int q = 0; q < q1 - q0; q++) {

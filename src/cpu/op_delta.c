@@ -35,7 +35,8 @@ static int prepare_tasks(const struct cpu *c, const struct op *op) {
 }
 
 /* One head of one row: convolution, silu and, for queries and keys, the norm. */
-static void prepare_head(const struct cpu_vec *vec, const struct op_delta_prepare *o, const struct delta_group *g, int r, int unit) {
+static void prepare_head(const struct cpu_vec *vec, const struct op_delta_prepare *o, const struct delta_group *g, int r,
+                         int unit) {
     const struct delta_shape *s = &o->shape;
     int is_value = unit >= 2 * s->key_heads, n = is_value ? s->value_dim : s->key_dim;
     int c0 = is_value ? 2 * key_width(s) + (unit - 2 * s->key_heads) * n : unit * n;
@@ -106,7 +107,8 @@ struct slice { const struct op_delta *o; const struct delta_group *g; int h, c0,
 
 static const float *slice_key(const struct slice *s, int r) { /* its query lies key_width before it */
     const struct delta_shape *p = &s->o->shape;
-    return s->o->mixed + (int64_t)(s->g->row0 + r) * channels(p) + key_width(p) + s->h / (p->value_heads / p->key_heads) * p->key_dim;
+    int key_head = s->h / (p->value_heads / p->key_heads);
+    return s->o->mixed + (int64_t)(s->g->row0 + r) * channels(p) + key_width(p) + key_head * p->key_dim;
 }
 static float *slice_state(const struct slice *s, float *state) {
     return state + (int64_t)s->h * s->o->shape.key_dim * s->o->shape.value_dim + s->c0;
@@ -117,8 +119,8 @@ static void log_row(const struct slice *s, int r, float decay) {
     int share = p->value_heads / p->key_heads;
     if (s->c0 > 0) return;
     s->g->log.decay[(int64_t)r * p->value_heads + s->h] = decay;
-    if (s->h % share == 0)
-        memcpy(s->g->log.k + (int64_t)r * key_width(p) + s->h / share * p->key_dim, slice_key(s, r), (size_t)p->key_dim * sizeof(float));
+    float *k = s->g->log.k + (int64_t)r * key_width(p) + s->h / share * p->key_dim;
+    if (s->h % share == 0) memcpy(k, slice_key(s, r), (size_t)p->key_dim * sizeof *k);
 }
 
 /* Applies the pending rows; the result is in the state itself, or in buf when the state will be written anyway. */
