@@ -22,11 +22,11 @@ static int has_avx512bf16(void) { return has_avx512() && __builtin_cpu_supports(
 
 static const struct cpu_isa avx512 = {
     .name = "avx512", .runs_here = has_avx512,
-    .vec = &cpu_vec_portable, .delta = &cpu_delta_portable, .attention = &cpu_attention_portable,
+    .vec = &cpu_vec_avx512, .delta = &cpu_delta_avx512, .attention = &cpu_attention_avx512,
     .kernels = cpu_kernels_avx512,
 }, avx512bf16 = {
     .name = "avx512bf16", .runs_here = has_avx512bf16,
-    .vec = &cpu_vec_portable, .delta = &cpu_delta_portable, .attention = &cpu_attention_portable,
+    .vec = &cpu_vec_avx512, .delta = &cpu_delta_avx512, .attention = &cpu_attention_avx512bf16,
     .kernels = cpu_kernels_avx512bf16,
 };
 
