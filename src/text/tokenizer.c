@@ -195,23 +195,25 @@ const char *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *n) {
 
 int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, int skip_special, struct buf *out,
                      struct weft_error *e) {
-    enum { CHUNK = 4096, SHORT = 16 };
-    char chunk[CHUNK + SHORT];
+    enum { CHUNK = 4096 };
+    char chunk[CHUNK + sizeof(struct short_piece)];
     size_t fill = 0;
     struct decode_stream s = {0};
     const struct vocab *v = &t->vocab;
     for (size_t i = 0; i < n; i++) {
         int32_t id = ids[i];
-        if (!has_text(t, id) || (skip_special && (v->kinds[id] & TOKEN_SPECIAL))) continue;
-        struct piece piece = v->pieces[id];
-        if (fill + piece.n > CHUNK) {
+        if (id < 0 || id >= v->n_ids || (skip_special && (v->kinds[id] & TOKEN_SPECIAL))) continue;
+        const struct short_piece *piece = v->shorts + id;
+        if (piece->n == SHORT_NO || fill + piece->n > CHUNK) {
             decode_stream_add(&s, chunk, fill, out);
             fill = 0;
         }
-        if (piece.n <= SHORT) memcpy(chunk + fill, v->bytes + piece.start, SHORT); /* 16 bytes whatever the length: no loop */
-        else if (piece.n <= CHUNK) memcpy(chunk + fill, v->bytes + piece.start, piece.n);
-        else decode_stream_add(&s, (const char *)v->bytes + piece.start, piece.n, out);
-        if (piece.n <= CHUNK) fill += piece.n;
+        if (piece->n == SHORT_NO) {
+            decode_stream_add(&s, (const char *)v->bytes + v->pieces[id].start, v->pieces[id].n, out);
+        } else {
+            memcpy(chunk + fill, piece, sizeof *piece); /* all of it whatever the length: one move */
+            fill += piece->n;
+        }
     }
     decode_stream_add(&s, chunk, fill, out);
     decode_stream_end(&s, out);

@@ -8,8 +8,8 @@ void vocab_init(struct vocab *v) {
 }
 
 void vocab_drop(struct vocab *v) {
-    mem_free(v->bytes), mem_free(v->pieces), mem_free(v->kinds), mem_free(v->whole), mem_free(v->slots);
-    mem_free(v->merges), mem_free(v->pairs), mem_free(v->byte_pairs);
+    mem_free(v->bytes), mem_free(v->pieces), mem_free(v->kinds), mem_free(v->shorts), mem_free(v->whole);
+    mem_free(v->slots), mem_free(v->merges), mem_free(v->pairs), mem_free(v->byte_pairs);
     vocab_init(v);
 }
 
@@ -110,16 +110,16 @@ static void add_pair(struct vocab *v, const struct merge *m, int32_t rank) {
     *s = (struct pair_slot){(uint32_t)m->left, (uint32_t)m->right, rank, m->id};
 }
 
-int vocab_seal(struct vocab *v, const char *name, struct weft_error *e) {
-    unsigned bits = table_bits((size_t)v->n_merges + 1);
-    v->pairs = mem_alloc(((size_t)1 << bits) * sizeof *v->pairs);
-    v->byte_pairs = mem_alloc(256 * 256 * sizeof *v->byte_pairs);
-    if (!v->pairs || !v->byte_pairs) return error_memory(e, "the merges");
-    v->pair_shift = 64 - bits;
-    for (size_t i = 0; i < (size_t)1 << bits; i++) v->pairs[i].rank = -1;
-    for (int32_t rank = 0; rank < v->n_merges; rank++) add_pair(v, v->merges + rank, rank);
-    mem_free(v->merges);
-    v->merges = NULL, v->room_merges = 0;
+static void fill_shorts(struct vocab *v) {
+    for (int32_t id = 0; id < v->n_ids; id++) {
+        struct piece piece = v->pieces[id];
+        v->shorts[id].n = piece.n && piece.n <= SHORT_BYTES ? (uint8_t)piece.n : SHORT_NO;
+        if (piece.n <= SHORT_BYTES) memcpy(v->shorts[id].bytes, v->bytes + piece.start, piece.n);
+    }
+}
+
+/* The pairs of bytes, and that there is a token for every byte. */
+static int fill_bytes(struct vocab *v, const char *name, struct weft_error *e) {
     for (int b = 0; b < 256; b++) {
         uint8_t byte = (uint8_t)b;
         v->byte_id[b] = vocab_find(v, &byte, 1);
@@ -127,10 +127,25 @@ int vocab_seal(struct vocab *v, const char *name, struct weft_error *e) {
         if (in_utf8 && v->byte_id[b] < 0)
             return error_set(e, WEFT_ERROR_INPUT, "%s: model.vocab has no entry for the byte 0x%02X", name, b);
     }
-    for (int a = 0; a < 256; a++)
-        for (int b = 0; b < 256; b++) {
-            const struct pair_slot *s = v->byte_id[a] < 0 || v->byte_id[b] < 0 ? NULL : vocab_find_pair(v, v->byte_id[a], v->byte_id[b]);
-            v->byte_pairs[a * 256 + b] = s ? (struct byte_pair){s->rank, s->id} : (struct byte_pair){VOCAB_NO_RANK, -1};
-        }
+    for (int i = 0; i < 256 * 256; i++) {
+        int32_t left = v->byte_id[i >> 8], right = v->byte_id[i & 255];
+        const struct pair_slot *s = left < 0 || right < 0 ? NULL : vocab_find_pair(v, left, right);
+        v->byte_pairs[i] = s ? (struct byte_pair){s->rank, s->id} : (struct byte_pair){VOCAB_NO_RANK, -1};
+    }
     return 0;
+}
+
+int vocab_seal(struct vocab *v, const char *name, struct weft_error *e) {
+    unsigned bits = table_bits((size_t)v->n_merges + 1);
+    v->pairs = mem_alloc(((size_t)1 << bits) * sizeof *v->pairs);
+    v->byte_pairs = mem_alloc(256 * 256 * sizeof *v->byte_pairs);
+    v->shorts = mem_new((size_t)v->n_ids, sizeof *v->shorts);
+    if (!v->pairs || !v->byte_pairs || !v->shorts) return error_memory(e, "the merges");
+    v->pair_shift = 64 - bits;
+    for (size_t i = 0; i < (size_t)1 << bits; i++) v->pairs[i].rank = -1;
+    for (int32_t rank = 0; rank < v->n_merges; rank++) add_pair(v, v->merges + rank, rank);
+    mem_free(v->merges);
+    v->merges = NULL, v->room_merges = 0;
+    fill_shorts(v);
+    return fill_bytes(v, name, e);
 }

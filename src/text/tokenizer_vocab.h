@@ -2,7 +2,7 @@
  *
  * Invariants after vocab_seal
  * 1. Every byte that UTF-8 can hold has a token (byte_id >= 0), every id in a table is below n_ids.
- * 2. `bytes` has 16 spare bytes at its end, so that short pieces may be copied 16 bytes at a time.
+ * 2. `bytes` has 16 spare bytes at its end.
  * 3. Tables are at most half full and never change; `whole` alone is written later, atomically, always with the same value. */
 #ifndef TEXT_TOKENIZER_VOCAB_H
 #define TEXT_TOKENIZER_VOCAB_H
@@ -18,6 +18,9 @@ enum { TOKEN_USED = 1, TOKEN_ADDED = 2, TOKEN_SPECIAL = 4, TOKEN_RAW = 8 /* not 
 enum { WHOLE_UNKNOWN, WHOLE_YES, WHOLE_NO };
 
 struct piece { uint32_t start, n; };
+/* A piece for decoding, in one place of memory where nearly all fit; n = SHORT_NO: longer, or nothing. */
+enum { SHORT_BYTES = 15, SHORT_NO = 255 };
+struct short_piece { uint8_t bytes[SHORT_BYTES], n; };
 struct vocab_slot { uint64_t key; int32_t id; uint32_t n; };           /* n = 0: empty */
 struct pair_slot { uint32_t left, right; int32_t rank; int32_t id; };  /* rank < 0: empty */
 struct merge { int32_t left, right, id; };                             /* by rank */
@@ -28,6 +31,7 @@ struct vocab {
     size_t n_bytes, room_bytes;
     struct piece *pieces; /* [n_ids] */
     uint8_t *kinds;       /* [n_ids] TOKEN_* */
+    struct short_piece *shorts; /* [n_ids], once sealed */
     atomic_uchar *whole;  /* [n_ids] does BPE of the piece's bytes give this id? found out when first asked */
     int32_t n_ids, room_ids;
     struct vocab_slot *slots; /* [1 << (64 - slot_shift)] */
