@@ -1,17 +1,21 @@
 #include "base/json.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "base/file.h"
 #include "base/mem.h"
 
-/* jansson reports a failed allocation as a syntax error, as nothing, or gives an object with keys missing. */
+/* jansson reports a failed allocation as a syntax error, as nothing, gives an object with keys missing, or aborts: it loses a
+ * letter of the string it reads and then asserts that escapes are whole. So it gets a second try, and what it made is thrown
+ * away. */
 static _Thread_local int no_memory;
 
 static void *checked_alloc(size_t bytes) {
     void *p = mem_alloc(bytes);
-    if (!p) no_memory = 1;
-    return p;
+    if (p) return p;
+    no_memory = 1;
+    return malloc(bytes);
 }
 
 static int parse(json_t **out, const char *text, size_t n, size_t flags, const char *name, struct weft_error *e) {
