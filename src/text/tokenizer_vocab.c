@@ -9,7 +9,7 @@ void vocab_init(struct vocab *v) {
 
 void vocab_drop(struct vocab *v) {
     mem_free(v->bytes), mem_free(v->pieces), mem_free(v->kinds), mem_free(v->shorts), mem_free(v->whole);
-    mem_free(v->slots), mem_free(v->merges), mem_free(v->pairs), mem_free(v->byte_pairs);
+    mem_free(v->slots), mem_free(v->merges), mem_free(v->pairs), mem_free(v->pair_bits), mem_free(v->byte_pairs);
     vocab_init(v);
 }
 
@@ -102,9 +102,10 @@ static void add_pair(struct vocab *v, const struct merge *m, int32_t rank) {
     /* Of a merge listed twice the last place counts, as in the reference implementation. */
     struct pair_slot *s = (struct pair_slot *)vocab_find_pair(v, m->left, m->right);
     if (!s) {
-        uint64_t key = (uint64_t)(uint32_t)m->left << 32 | (uint32_t)m->right;
-        size_t i = (key * 0x9E3779B97F4A7C15u ^ key << 40) * 0xD6E8FEB86659FD93u >> v->pair_shift;
+        uint64_t hash = vocab_mix_pair(m->left, m->right), bit = hash >> (64 - PAIR_BITS);
+        size_t i = hash >> v->pair_shift;
         while (v->pairs[i].rank >= 0) i = (i + 1) & mask;
+        v->pair_bits[bit >> 6] |= (uint64_t)1 << (bit & 63);
         s = v->pairs + i;
     }
     *s = (struct pair_slot){(uint32_t)m->left, (uint32_t)m->right, rank, m->id};
@@ -140,7 +141,8 @@ int vocab_seal(struct vocab *v, const char *name, struct weft_error *e) {
     v->pairs = mem_alloc(((size_t)1 << bits) * sizeof *v->pairs);
     v->byte_pairs = mem_alloc(256 * 256 * sizeof *v->byte_pairs);
     v->shorts = mem_new((size_t)v->n_ids, sizeof *v->shorts);
-    if (!v->pairs || !v->byte_pairs || !v->shorts) return error_memory(e, "the merges");
+    v->pair_bits = mem_new((size_t)1 << (PAIR_BITS - 6), sizeof *v->pair_bits);
+    if (!v->pairs || !v->pair_bits || !v->byte_pairs || !v->shorts) return error_memory(e, "the merges");
     v->pair_shift = 64 - bits;
     for (size_t i = 0; i < (size_t)1 << bits; i++) v->pairs[i].rank = -1;
     for (int32_t rank = 0; rank < v->n_merges; rank++) add_pair(v, v->merges + rank, rank);

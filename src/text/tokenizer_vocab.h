@@ -15,6 +15,7 @@
 
 enum { VOCAB_IDS_MAX = 1 << 22, VOCAB_NO_RANK = INT32_MAX };
 enum { TOKEN_USED = 1, TOKEN_ADDED = 2, TOKEN_SPECIAL = 4, TOKEN_RAW = 8 /* not made of byte letters: never the result of BPE */ };
+enum { PAIR_BITS = 21 }; /* 256 KiB: in the second-level cache, which the table is not */
 enum { WHOLE_UNKNOWN, WHOLE_YES, WHOLE_NO };
 
 struct piece { uint32_t start, n; };
@@ -40,6 +41,7 @@ struct vocab {
     int32_t n_merges, room_merges;
     struct pair_slot *pairs; /* [1 << (64 - pair_shift)] */
     unsigned pair_shift;
+    uint64_t *pair_bits; /* [1 << (PAIR_BITS - 6)] a bit by the same hash: most pairs that are looked for are not there */
     struct byte_pair *byte_pairs; /* [256 * 256], the same by the bytes themselves: where every piece begins */
     int32_t byte_id[256];
 };
@@ -97,11 +99,17 @@ static inline int32_t vocab_find(const struct vocab *v, const uint8_t *p, size_t
     return n ? vocab_find_key(v, vocab_key(p, n), p, n) : -1;
 }
 
+static inline uint64_t vocab_mix_pair(int32_t left, int32_t right) {
+    uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+    return (key * 0x9E3779B97F4A7C15u ^ key << 40) * 0xD6E8FEB86659FD93u;
+}
+
 /* What these two become, or NULL. */
 static inline const struct pair_slot *vocab_find_pair(const struct vocab *v, int32_t left, int32_t right) {
     size_t mask = ((size_t)1 << (64 - v->pair_shift)) - 1;
-    uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-    for (size_t i = (key * 0x9E3779B97F4A7C15u ^ key << 40) * 0xD6E8FEB86659FD93u >> v->pair_shift;; i = (i + 1) & mask) {
+    uint64_t hash = vocab_mix_pair(left, right), bit = hash >> (64 - PAIR_BITS);
+    if (!(v->pair_bits[bit >> 6] >> (bit & 63) & 1)) return NULL;
+    for (size_t i = hash >> v->pair_shift;; i = (i + 1) & mask) {
         const struct pair_slot *s = v->pairs + i;
         if (s->rank < 0) return NULL;
         if (s->left == (uint32_t)left && s->right == (uint32_t)right) return s;
