@@ -95,15 +95,15 @@ struct visiting { model_visit_fn *fn; void *arg; };
 
 static int visit_weight(void *arg, struct linear *l, const struct weight *w, const char *name) {
     const struct visiting *v = arg;
-    (void)l, (void)name;
-    return v->fn(v->arg, w);
+    (void)name;
+    return v->fn(v->arg, w, l);
 }
 
 int model_visit(const struct model *m, model_visit_fn *fn, void *arg) {
     struct visiting v = {fn, arg};
     int code = plan_visit((struct model *)m, visit_weight, &v);
     const struct weight *embed = &m->weights.embed;
-    return code || m->weights.head.weight.data == embed->data ? code : fn(arg, embed);
+    return code || m->weights.head.weight.data == embed->data ? code : fn(arg, embed, NULL);
 }
 
 /* ---- the plan, printed ---- */

@@ -46,8 +46,9 @@ void model_print_plan(const struct model *m, FILE *f);
 /* How gains are stored, in words; those of the MTP head are NULL when there is none. */
 struct model_norms { const char *text, *mtp_layers, *mtp_embedding, *mtp_hidden, *mtp_final; };
 void model_norms(const struct model *m, struct model_norms *out);
-/* Every matrix once: projections, experts, the head, and the embedding when the head is another. Not 0 from `fn` ends it. */
-typedef int model_visit_fn(void *arg, const struct weight *w);
+/* Every matrix once: projections, experts, the head, and the embedding when the head is another (with l NULL: it is only looked
+ * up). Not 0 from `fn` ends it. */
+typedef int model_visit_fn(void *arg, const struct weight *w, const struct linear *l);
 int model_visit(const struct model *m, model_visit_fn *fn, void *arg);
 
 /* The step between cache_begin and cache_commit. WEFT_ERROR_INPUT for token ids outside the vocabulary, checked before anything runs. */
