@@ -115,7 +115,7 @@ static int print_linear(void *arg, struct linear *l, const struct weight *w, con
     (void)name;
     fprintf(p->f, "%-60s %6lld x %-6lld %-7s", w->name, (long long)w->n_rows, (long long)w->n_cols, w->repr->name);
     if (w->group) fprintf(p->f, " %d bit, group %d", w->bits, w->group);
-    fprintf(p->f, "  %s", l->kernel[0]->layout->name);
+    fprintf(p->f, "  %s", l->kernel[0]->layout ? l->kernel[0]->layout->name : "in place");
     for (int i = 0; i < N_ROW_CLASSES; i++)
         if (i == 0 || l->kernel[i] != l->kernel[i - 1]) fprintf(p->f, "  %s", l->kernel[i]->name);
     fprintf(p->f, "  [%s]\n", l->kernel[0]->arithmetic);

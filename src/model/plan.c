@@ -67,17 +67,23 @@ struct packing {
     struct weft_error error;
 };
 
+/* NULL: the kernels read the file's bytes in place. */
+static const struct linear_layout *packing_of(const struct linear *l) {
+    const struct linear_layout *layout = l->kernel[0]->layout;
+    return layout && layout->bytes ? layout : NULL;
+}
+
 static int choose_one(void *arg, struct linear *l, const struct weight *w, const char *name) {
     struct packing *p = arg;
     (void)name;
     int code = p->m->backend.table->linear_choose(&p->m->backend, w, l, p->e);
     if (code) return code;
-    const struct linear_layout *layout = l->kernel[0]->layout;
-    int in_place = !layout->bytes, columns = (int)w->n_rows;
+    const struct linear_layout *layout = packing_of(l);
+    int in_place = !layout, columns = (int)w->n_rows, tile = layout ? layout->tile : 1;
     if (in_place) p->mapped += weight_bytes(w);
     if (in_place && !w->repr->packed) return 0;
-    int step = PACK_VALUES / (int)(w->n_cols > 0 ? w->n_cols : 1) / layout->tile * layout->tile;
-    if (step < layout->tile) step = layout->tile;
+    int step = PACK_VALUES / (int)(w->n_cols > 0 ? w->n_cols : 1) / tile * tile;
+    if (step < tile) step = tile;
     for (int c = 0; c < columns; c += step) {
         if (p->n == p->room) {
             int room = p->room ? 2 * p->room : 1024;
@@ -97,12 +103,12 @@ static void pack_some(void *arg, int thread, int n_threads) {
     for (int at, end; pool_claim(&p->next, p->n, 1, &at, &end);) {
         const struct pack_task *t = &p->tasks[at];
         struct weft_error e;
-        const struct linear_layout *layout = t->l->kernel[0]->layout;
+        const struct linear_layout *layout = packing_of(t->l);
         if (t->w->repr->packed && weight_check(t->w, t->col0, t->col1 - t->col0, &e)) {
             pthread_mutex_lock(&p->lock);
             if (p->failed_task < 0 || at < p->failed_task) p->failed_task = at, p->error = e;
             pthread_mutex_unlock(&p->lock);
-        } else if (layout->bytes) {
+        } else if (layout) {
             layout->pack(t->w, p->m->packed + t->at, t->col0, t->col1);
             /* The file's pages were needed for this alone: without this a model would stand in memory twice. */
             mem_release_pages((void *)(t->w->data + (size_t)t->col0 * t->w->row_bytes),
@@ -116,7 +122,7 @@ static void pack_some(void *arg, int thread, int n_threads) {
 static int place_one(void *arg, struct linear *l, const struct weight *w, const char *name) {
     struct packing *p = arg;
     (void)w, (void)name;
-    if (!l->kernel[0]->layout->bytes) return 0;
+    if (!packing_of(l)) return 0;
     l->data = p->m->packed + p->bytes;
     p->bytes += aligned(l->data_bytes);
     return 0;
