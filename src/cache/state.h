@@ -36,7 +36,8 @@ struct snapshot {
     struct cache *cache;
     int slot, row, refs;      /* slot: also the snapshot's index and that of its hidden row */
     int has_hidden;
-    int in_tree;
+    struct node *node;        /* the tree's, NULL elsewhere */
+    struct snapshot *next;    /* in the node, rows ascending */
 };
 
 enum { LOW, HIGH, N_FORMS };

@@ -35,7 +35,8 @@ struct snapshot_rule {
     int every;                        /* multiples of it; 0: none */
 };
 /* For rows [row0, row0 + n_rows) of tokens[n_tokens]: row counts relative to row0 (1..n_rows), ascending, at message ends,
- * multiples of `every`, and at n_tokens itself (the end of the prompt). Writes the last `max` of them at most, returns how many. */
+ * multiples of `every`, and at n_tokens itself (the end of the prompt). Rows from n_tokens on (an answer's) get multiples only.
+ * Writes the last `max` of them at most, returns how many. */
 int snapshot_rows(const struct snapshot_rule *r, const int32_t *tokens, int n_tokens, int row0, int n_rows, int *out, int max);
 
 struct tree_stats { int n_nodes, n_snapshots; size_t snapshot_bytes; int64_t n_hits, n_misses, rows_hit; };
