@@ -1,9 +1,11 @@
 /* The engine: its memory, its loop. */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "engine/draft.h"
 #include "engine/inside.h"

@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/mem.h"
 #include "cache/tree.h"
 #include "engine/engine.h"
 #include "engine/reply.h"
