@@ -10,9 +10,10 @@
 #endif
 
 /* One row a command, one file a row: cmd_NAME.c. */
-extern const struct command command_inspect, command_tokenize;
+extern const struct command command_inspect, command_render, command_tokenize;
 const struct command *const commands[] = {
     &command_inspect,
+    &command_render,
     &command_tokenize,
     NULL,
 };

@@ -23,8 +23,8 @@ static int changes(struct value v, struct value name) {
     return 0;
 }
 
-static struct value bound(struct run *r, struct value self, const struct function *f) {
-    struct method *m = run_new(r, 1, sizeof *m);
+static struct value bound(struct render *r, struct value self, const struct function *f) {
+    struct method *m = jinja_room(r, 1, sizeof *m);
     *m = (struct method){self, f};
     return (struct value){.kind = VALUE_METHOD, .as.method = m};
 }
@@ -51,19 +51,19 @@ static struct value range_attr(struct value v, struct value name) {
 }
 
 /* What Python's getattr would give, MISSING where it would not. */
-static struct value own_attr(struct run *r, struct value v, struct value name) {
+static struct value own_attr(struct render *r, struct value v, struct value name) {
     struct value out = MISSING;
     if (v.kind == VALUE_NAMESPACE) {
         struct value *found = dict_get(r, &v.as.space->names, name);
         if (found) return *found;
     }
     if (starts_with(name, "__") && name.as.text->n > 4) {
-        char *text = run_new(r, name.as.text->n + 1, 1);
+        char *text = jinja_room(r, name.as.text->n + 1, 1);
         memcpy(text, name.as.text->bytes, name.as.text->n);
         return value_unsafe(r, v, text);
     }
     if (changes(v, name)) {
-        char *text = run_new(r, name.as.text->n + 1, 1);
+        char *text = jinja_room(r, name.as.text->n + 1, 1);
         memcpy(text, name.as.text->bytes, name.as.text->n);
         return value_unsafe(r, v, text);
     }
@@ -81,7 +81,7 @@ static struct value own_attr(struct run *r, struct value v, struct value name) {
 }
 
 /* v[key] without slices; MISSING where Python would raise a TypeError or LookupError. */
-static struct value own_item(struct run *r, struct value v, struct value key) {
+static struct value own_item(struct render *r, struct value v, struct value key) {
     if (v.kind == VALUE_DICT) {
         if (key.kind == VALUE_LIST || key.kind == VALUE_DICT) return MISSING;
         struct value *found = dict_get(r, v.as.dict, key);
@@ -96,27 +96,27 @@ static struct value own_item(struct run *r, struct value v, struct value key) {
     if (v.kind == VALUE_BYTES) return value_int((unsigned char)v.as.text->bytes[i]);
     if (v.kind != VALUE_STRING) return v.as.list->at[i];
     size_t at = text_offset(v.as.text, i), used;
-    run_step(r, i / 64);
+    jinja_step(r, i / 64);
     text_char(v.as.text->bytes + at, v.as.text->n - at, &used);
     struct value out = value_text_n(r, v.as.text->bytes + at, used);
     return v.as.text->markup ? value_markup(r, out) : out;
 }
 
-struct value value_attr(struct run *r, struct value v, struct value name) {
-    if (v.kind == VALUE_UNDEFINED) run_fail_undefined(r, v);
+struct value value_attr(struct render *r, struct value v, struct value name) {
+    if (v.kind == VALUE_UNDEFINED) jinja_fail_undefined(r, v);
     struct value out = own_attr(r, v, name);
     if (out.kind == VALUE_MISSING) out = own_item(r, v, name);
     return out.kind == VALUE_MISSING ? value_undefined(r, NULL, value_type(v), name) : out;
 }
 
-struct value value_item(struct run *r, struct value v, struct value key) {
-    if (v.kind == VALUE_UNDEFINED) run_fail_undefined(r, v);
+struct value value_item(struct render *r, struct value v, struct value key) {
+    if (v.kind == VALUE_UNDEFINED) jinja_fail_undefined(r, v);
     struct value out = own_item(r, v, key);
     if (out.kind == VALUE_MISSING && value_is_text(key)) out = own_attr(r, v, key);
     return out.kind == VALUE_MISSING ? value_undefined(r, NULL, value_type(v), key) : out;
 }
 
-struct value value_path(struct run *r, struct value v, struct value path, struct value otherwise) {
+struct value value_path(struct render *r, struct value v, struct value path, struct value otherwise) {
     int has_other = otherwise.kind != VALUE_MISSING && otherwise.kind != VALUE_NONE;
     if (path.kind == VALUE_NONE || path.kind == VALUE_MISSING) return v;
     if (!value_is_text(path)) {
@@ -137,28 +137,28 @@ struct value value_path(struct run *r, struct value v, struct value path, struct
 }
 
 /* Python's slice.indices. */
-static int64_t bound_of(struct run *r, struct value v, int64_t n, int64_t step, int64_t otherwise) {
+static int64_t bound_of(struct render *r, struct value v, int64_t n, int64_t step, int64_t otherwise) {
     if (v.kind == VALUE_NONE) return otherwise;
     if (!value_is_whole(v) && v.kind != VALUE_BIG)
-        run_fail(r, FAULT_TYPE, "slice indices must be integers or None or have an __index__ method");
+        jinja_fail(r, FAULT_TYPE, "slice indices must be integers or None or have an __index__ method");
     int64_t i = value_index(r, v);
     if (i < 0) return i + n < 0 ? (step < 0 ? -1 : 0) : i + n;
     return i < n ? i : step < 0 ? n - 1 : n;
 }
 
-struct value value_slice(struct run *r, struct value v, struct value start, struct value stop, struct value step) {
-    if (v.kind == VALUE_UNDEFINED) run_fail_undefined(r, v);
+struct value value_slice(struct render *r, struct value v, struct value start, struct value stop, struct value step) {
+    if (v.kind == VALUE_UNDEFINED) jinja_fail_undefined(r, v);
     if (v.kind != VALUE_STRING && v.kind != VALUE_LIST && v.kind != VALUE_TUPLE && v.kind != VALUE_RANGE && v.kind != VALUE_BYTES)
-        run_fail(r, FAULT_TYPE, "'%s' object is not subscriptable", value_type(v));
+        jinja_fail(r, FAULT_TYPE, "'%s' object is not subscriptable", value_type(v));
     int64_t n = value_length(r, v), by = 1;
     if (step.kind != VALUE_NONE) by = bound_of(r, step, 0, 1, 1), by = value_index(r, step);
-    if (!by) run_fail(r, FAULT_VALUE, "slice step cannot be zero");
+    if (!by) jinja_fail(r, FAULT_VALUE, "slice step cannot be zero");
     if (by > INT64_MAX / 4) by = INT64_MAX / 4;
     if (by < -INT64_MAX / 4) by = -INT64_MAX / 4;
     int64_t from = bound_of(r, start, n, by, by < 0 ? n - 1 : 0), to = bound_of(r, stop, n, by, by < 0 ? -1 : n);
     int64_t count = by > 0 ? (to > from ? (to - from - 1) / by + 1 : 0) : (from > to ? (from - to - 1) / -by + 1 : 0);
     if (v.kind == VALUE_RANGE) {
-        struct range *g = run_new(r, 1, sizeof *g);
+        struct range *g = jinja_room(r, 1, sizeof *g);
         const struct range *old = v.as.range;
         *g = (struct range){old->start + from * old->step, old->start + to * old->step, old->step * by, count};
         return (struct value){.kind = VALUE_RANGE, .as.range = g};
@@ -166,14 +166,14 @@ struct value value_slice(struct run *r, struct value v, struct value start, stru
     if (v.kind == VALUE_LIST || v.kind == VALUE_TUPLE) {
         struct value *at = v.as.list->at + from;
         if (by != 1) {
-            at = run_new(r, (size_t)count, sizeof *at);
-            run_step(r, count / 4);
+            at = jinja_room(r, (size_t)count, sizeof *at);
+            jinja_step(r, count / 4);
             for (int64_t i = 0; i < count; i++) at[i] = v.as.list->at[from + i * by];
         }
         return (v.kind == VALUE_LIST ? value_list : value_tuple)(r, count ? at : NULL, (size_t)count);
     }
     const struct text *t = v.as.text;
-    run_step(r, n / 64);
+    jinja_step(r, n / 64);
     if (by == 1 || count == 0) {
         size_t first = v.kind == VALUE_BYTES ? (size_t)from : text_offset(t, from);
         size_t last = count == 0 ? first : v.kind == VALUE_BYTES ? (size_t)to : text_offset(t, to);
@@ -185,14 +185,14 @@ struct value value_slice(struct run *r, struct value v, struct value start, stru
     struct out o = {0};
     for (int64_t i = 0; i < count; i++) {
         struct value c = chars.at[from + i * by];
-        if (v.kind == VALUE_BYTES) run_fail(r, FAULT_SUPPORT, "bytes cannot be cut with a step");
+        if (v.kind == VALUE_BYTES) jinja_fail(r, FAULT_SUPPORT, "bytes cannot be cut with a step");
         out_add(r, &o, c.as.text->bytes, c.as.text->n);
     }
     return t->markup ? value_markup(r, out_take(r, &o)) : out_take(r, &o);
 }
 
-void space_set(struct run *r, struct space *s, struct value name, struct value v) {
+void space_set(struct render *r, struct space *s, struct value name, struct value v) {
     if (value_is_text(name) && name.as.text->n && name.as.text->bytes[0] == '_')
-        run_fail(r, FAULT_SECURITY, "a namespace may not hold the name '%.*s'", (int)name.as.text->n, name.as.text->bytes);
+        jinja_fail(r, FAULT_SECURITY, "a namespace may not hold the name '%.*s'", (int)name.as.text->n, name.as.text->bytes);
     dict_set(r, &s->names, name, v);
 }

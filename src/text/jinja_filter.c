@@ -6,13 +6,13 @@
 #include "text/jinja.h"
 #include "text/jinja_filter.h"
 
-#define FILTER(name) static struct value name(struct run *r, struct value self, const struct value *a, const struct call *c)
+#define FILTER(name) static struct value name(struct render *r, struct value self, const struct value *a, const struct call *c)
 #define UNUSED (void)r, (void)self, (void)a, (void)c
 
-static int flag(struct run *r, struct value v, int otherwise) { return v.kind == VALUE_MISSING ? otherwise : value_truth(r, v); }
+static int flag(struct render *r, struct value v, int otherwise) { return v.kind == VALUE_MISSING ? otherwise : value_truth(r, v); }
 
 /* A method of strings on whatever is given, as text. */
-static struct value as_text(struct run *r, struct value v, const char *method, struct value *args, size_t n) {
+static struct value as_text(struct render *r, struct value v, const char *method, struct value *args, size_t n) {
     struct value text = value_to_text(r, v);
     struct call call = {.args = args, .n_args = n};
     return function_call(r, method_find(text, method, strlen(method)), text, &call);
@@ -128,21 +128,21 @@ FILTER(f_abs) {
     UNUSED;
     if (self.kind == VALUE_FLOAT) return value_float(fabs(self.as.f));
     if (!value_is_number(self)) {
-        if (self.kind == VALUE_UNDEFINED) run_fail_undefined(r, self);
-        run_fail(r, FAULT_TYPE, "bad operand type for abs(): '%s'", value_type(self));
+        if (self.kind == VALUE_UNDEFINED) jinja_fail_undefined(r, self);
+        jinja_fail(r, FAULT_TYPE, "bad operand type for abs(): '%s'", value_type(self));
     }
     return self.kind != VALUE_BIG && self.as.i >= 0 ? value_int(self.as.i) : value_negate(r, self, 1);
 }
 
-static int to_float(struct run *r, struct value v, double *out) {
+static int to_float(struct render *r, struct value v, double *out) {
     if (value_is_text(v)) return number_parse_float(v.as.text->bytes, v.as.text->n, out);
     if (!value_is_number(v)) return 0;
     *out = value_to_double(r, v);
     return 1;
 }
 
-static struct value whole_part(struct run *r, double f) {
-    if (fabs(f) >= 9.2233720368547748e18) run_fail(r, FAULT_SUPPORT, "an integer beyond 64 bits cannot be computed with");
+static struct value whole_part(struct render *r, double f) {
+    if (fabs(f) >= 9.2233720368547748e18) jinja_fail(r, FAULT_SUPPORT, "an integer beyond 64 bits cannot be computed with");
     return value_int((int64_t)f);
 }
 
@@ -151,13 +151,13 @@ FILTER(f_int) {
     struct value out, otherwise = a[0].kind == VALUE_MISSING ? value_int(0) : a[0];
     int64_t base = a[1].kind == VALUE_MISSING ? 10 : value_index(r, a[1]);
     double f;
-    if (self.kind == VALUE_UNDEFINED) run_fail_undefined(r, self);
+    if (self.kind == VALUE_UNDEFINED) jinja_fail_undefined(r, self);
     if (value_is_text(self) && base >= 0 && base <= 36 &&
         number_parse_int(self.as.text->bytes, self.as.text->n, (int)base, r, &out))
         return out;
     if (value_is_whole(self)) return value_int(self.as.i);
     if (self.kind == VALUE_BIG) return self;
-    if (self.kind == VALUE_FLOAT && isinf(self.as.f)) run_fail(r, FAULT_OVERFLOW, "cannot convert float infinity to integer");
+    if (self.kind == VALUE_FLOAT && isinf(self.as.f)) jinja_fail(r, FAULT_OVERFLOW, "cannot convert float infinity to integer");
     if (!to_float(r, self, &f) || !isfinite(f)) return otherwise;
     return whole_part(r, f);
 }
@@ -165,7 +165,7 @@ FILTER(f_int) {
 FILTER(f_float) {
     UNUSED;
     double f;
-    if (self.kind == VALUE_UNDEFINED) run_fail_undefined(r, self);
+    if (self.kind == VALUE_UNDEFINED) jinja_fail_undefined(r, self);
     if (to_float(r, self, &f)) return value_float(f);
     return a[0].kind == VALUE_MISSING ? value_float(0) : a[0];
 }
@@ -175,24 +175,24 @@ FILTER(f_round) {
     int64_t digits = a[0].kind == VALUE_MISSING ? 0 : value_index(r, a[0]);
     struct value method = a[1].kind == VALUE_MISSING ? value_text(r, "common") : a[1];
     if (value_equal(r, method, value_text(r, "common"))) {
-        if (self.kind == VALUE_UNDEFINED) run_fail_undefined(r, self);
-        if (!value_is_number(self)) run_fail(r, FAULT_TYPE, "type %s doesn't define __round__ method", value_type(self));
+        if (self.kind == VALUE_UNDEFINED) jinja_fail_undefined(r, self);
+        if (!value_is_number(self)) jinja_fail(r, FAULT_TYPE, "type %s doesn't define __round__ method", value_type(self));
         return number_round(r, self, digits);
     }
     int up = value_equal(r, method, value_text(r, "ceil"));
-    if (!up && !value_equal(r, method, value_text(r, "floor"))) run_fail(r, FAULT_FILTER, "method must be common, ceil or floor");
-    if (digits > 300 || digits < -300) run_fail(r, FAULT_SUPPORT, "round to so many digits is not supported");
-    if (self.kind == VALUE_UNDEFINED) run_fail_undefined(r, self);
+    if (!up && !value_equal(r, method, value_text(r, "floor"))) jinja_fail(r, FAULT_FILTER, "method must be common, ceil or floor");
+    if (digits > 300 || digits < -300) jinja_fail(r, FAULT_SUPPORT, "round to so many digits is not supported");
+    if (self.kind == VALUE_UNDEFINED) jinja_fail_undefined(r, self);
     double unit = pow(10, (double)digits), scaled = value_to_double(r, self) * unit;
-    if (!isfinite(scaled)) run_fail(r, FAULT_OVERFLOW, "cannot convert float infinity to integer");
+    if (!isfinite(scaled)) jinja_fail(r, FAULT_OVERFLOW, "cannot convert float infinity to integer");
     return value_float((up ? ceil(scaled) : floor(scaled)) / unit);
 }
 
 FILTER(f_indent) {
     UNUSED;
     int first = flag(r, a[1], 0), blank = flag(r, a[2], 0);
-    if (self.kind == VALUE_UNDEFINED) run_fail_undefined(r, self);
-    if (!value_is_text(self)) run_fail(r, FAULT_TYPE, "indent wants text, not %s", value_type(self));
+    if (self.kind == VALUE_UNDEFINED) jinja_fail_undefined(r, self);
+    if (!value_is_text(self)) jinja_fail(r, FAULT_TYPE, "indent wants text, not %s", value_type(self));
     struct out by = {0}, o = {0};
     if (a[0].kind != VALUE_MISSING && value_is_text(a[0])) out_add(r, &by, a[0].as.text->bytes, a[0].as.text->n);
     else out_fill(r, &by, ' ', a[0].kind == VALUE_MISSING ? 4 : value_index(r, a[0]));
@@ -211,7 +211,7 @@ FILTER(f_truncate) {
     UNUSED;
     struct value text = value_to_text(r, self), end = a[2].kind == VALUE_MISSING ? value_text(r, "...") : value_to_text(r, a[2]);
     int64_t length = a[0].kind == VALUE_MISSING ? 255 : value_index(r, a[0]), leeway = a[3].kind == VALUE_MISSING || a[3].kind == VALUE_NONE ? 5 : value_index(r, a[3]);
-    if (length < end.as.text->n_chars || leeway < 0) run_fail(r, FAULT_VALUE, "truncate wants a length of at least that of its end");
+    if (length < end.as.text->n_chars || leeway < 0) jinja_fail(r, FAULT_VALUE, "truncate wants a length of at least that of its end");
     if (text.as.text->n_chars <= length || text.as.text->n_chars - length <= leeway) return text;
     struct value head = value_slice(r, text, NONE, value_int(length - end.as.text->n_chars), NONE);
     if (!flag(r, a[1], 0)) {
@@ -237,7 +237,7 @@ FILTER(f_wordcount) {
 
 FILTER(f_format) {
     UNUSED;
-    if (c->n_args && c->n_named) run_fail(r, FAULT_FILTER, "can't handle positional and keyword arguments at the same time");
+    if (c->n_args && c->n_named) jinja_fail(r, FAULT_FILTER, "can't handle positional and keyword arguments at the same time");
     struct value text = value_to_text(r, self);
     if (!c->n_named) return format_percent(r, text, value_tuple(r, c->args, c->n_args));
     struct dict d = {0};
@@ -248,7 +248,7 @@ FILTER(f_format) {
 FILTER(f_filesizeformat) {
     UNUSED;
     double bytes;
-    if (!to_float(r, self, &bytes)) run_fail(r, FAULT_VALUE, "filesizeformat wants a number");
+    if (!to_float(r, self, &bytes)) jinja_fail(r, FAULT_VALUE, "filesizeformat wants a number");
     int binary = flag(r, a[0], 0);
     double base = binary ? 1024 : 1000, unit = base;
     char text[420];
@@ -264,7 +264,7 @@ FILTER(f_filesizeformat) {
     return out_take(r, &o);
 }
 
-static void quote(struct run *r, struct out *o, struct value v, int query) {
+static void quote(struct render *r, struct out *o, struct value v, int query) {
     const struct text *t = value_to_text(r, v).as.text;
     for (size_t i = 0; i < t->n; i++) {
         unsigned char b = (unsigned char)t->bytes[i];
@@ -286,7 +286,7 @@ FILTER(f_urlencode) {
     struct list l = self.kind == VALUE_DICT ? value_items(r, value_call(r, value_attr(r, self, value_text(r, "items")), &(struct call){0})) : value_items(r, self);
     for (size_t i = 0; i < l.n; i++) {
         struct list pair = value_items(r, l.at[i]);
-        if (pair.n != 2) run_fail(r, FAULT_VALUE, "urlencode wants pairs");
+        if (pair.n != 2) jinja_fail(r, FAULT_VALUE, "urlencode wants pairs");
         if (i) out_add_char(r, &o, '&');
         quote(r, &o, pair.at[0], 1);
         out_add_char(r, &o, '=');
@@ -296,26 +296,26 @@ FILTER(f_urlencode) {
 }
 
 /* Objects by sorted key, as pprint has them; what does not fit one line of its 80 columns is refused. */
-static struct value in_key_order(struct run *r, struct value v) {
+static struct value in_key_order(struct render *r, struct value v) {
     if (v.kind == VALUE_LIST || v.kind == VALUE_TUPLE) {
-        struct value *at = run_new(r, v.as.list->n, sizeof *at);
-        run_enter(r);
+        struct value *at = jinja_room(r, v.as.list->n, sizeof *at);
+        jinja_enter(r);
         for (size_t i = 0; i < v.as.list->n; i++) at[i] = in_key_order(r, v.as.list->at[i]);
-        run_leave(r);
+        jinja_leave(r);
         return (v.kind == VALUE_LIST ? value_list : value_tuple)(r, at, v.as.list->n);
     }
     if (v.kind != VALUE_DICT) return v;
     size_t n = v.as.dict->n;
-    struct value *at = run_new(r, n, sizeof *at), *keys = run_new(r, n, sizeof *keys);
+    struct value *at = jinja_room(r, n, sizeof *at), *keys = jinja_room(r, n, sizeof *keys);
     for (size_t i = 0; i < n; i++) at[i] = value_int((int64_t)i), keys[i] = v.as.dict->at[i].key;
     list_sort(r, at, keys, n, 0);
     struct dict d = {0};
-    run_enter(r);
+    jinja_enter(r);
     for (size_t i = 0; i < n; i++) {
         const struct pair *p = &v.as.dict->at[at[i].as.i];
         dict_set(r, &d, p->key, in_key_order(r, p->value));
     }
-    run_leave(r);
+    jinja_leave(r);
     return value_dict(r, &d);
 }
 
@@ -323,20 +323,20 @@ FILTER(f_pprint) {
     UNUSED;
     struct out o = {0};
     value_repr(r, &o, in_key_order(r, self));
-    if (o.n > 80) run_fail(r, FAULT_SUPPORT, "pprint is supported up to one line");
+    if (o.n > 80) jinja_fail(r, FAULT_SUPPORT, "pprint is supported up to one line");
     return out_take(r, &o);
 }
 
 FILTER(f_xmlattr) {
     UNUSED;
-    if (self.kind != VALUE_DICT) run_fail(r, FAULT_TYPE, "'%s' object has no attribute 'items'", value_type(self));
+    if (self.kind != VALUE_DICT) jinja_fail(r, FAULT_TYPE, "'%s' object has no attribute 'items'", value_type(self));
     struct out o = {0};
     for (size_t i = 0; i < self.as.dict->n; i++) {
         const struct pair *p = &self.as.dict->at[i];
         if (p->value.kind == VALUE_NONE || p->value.kind == VALUE_UNDEFINED) continue;
         struct value key = text_escape(r, p->key), v = text_escape(r, p->value);
         for (size_t k = 0; k < key.as.text->n; k++)
-            if (strchr(" \t\n\r\f\v/>=", key.as.text->bytes[k])) run_fail(r, FAULT_VALUE, "Invalid character in attribute name");
+            if (strchr(" \t\n\r\f\v/>=", key.as.text->bytes[k])) jinja_fail(r, FAULT_VALUE, "Invalid character in attribute name");
         if (o.n || flag(r, a[0], 1)) out_add_char(r, &o, ' ');
         out_add(r, &o, key.as.text->bytes, key.as.text->n);
         out_add(r, &o, "=\"", 2);
@@ -359,9 +359,9 @@ FILTER(f_tojson) {
     style.item = value_text(r, style.indented ? "," : ", "), style.key = value_text(r, ": ");
     if (a[2].kind != VALUE_MISSING && a[2].kind != VALUE_NONE) {
         struct list pair = value_items(r, a[2]);
-        if (pair.n != 2) run_fail(r, FAULT_VALUE, "separators wants two texts");
+        if (pair.n != 2) jinja_fail(r, FAULT_VALUE, "separators wants two texts");
         style.item = pair.at[0], style.key = pair.at[1];
-        if (!value_is_text(style.item) || !value_is_text(style.key)) run_fail(r, FAULT_TYPE, "separators wants two texts");
+        if (!value_is_text(style.item) || !value_is_text(style.key)) jinja_fail(r, FAULT_TYPE, "separators wants two texts");
     }
     struct out o = {0};
     value_json(r, &o, self, &style, 0);
@@ -370,7 +370,7 @@ FILTER(f_tojson) {
 
 FILTER(f_refused) {
     UNUSED;
-    run_fail(r, FAULT_SUPPORT, "the filters random, urlize and wordwrap are not supported");
+    jinja_fail(r, FAULT_SUPPORT, "the filters random, urlize and wordwrap are not supported");
 }
 
 static const struct function filters[] = {

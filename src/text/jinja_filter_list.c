@@ -4,17 +4,17 @@
 #include "text/jinja.h"
 #include "text/jinja_filter.h"
 
-#define FILTER(name) static struct value name(struct run *r, struct value self, const struct value *a, const struct call *c)
+#define FILTER(name) static struct value name(struct render *r, struct value self, const struct value *a, const struct call *c)
 #define UNUSED (void)r, (void)self, (void)a, (void)c
 
-static int flag(struct run *r, struct value v, int otherwise) { return v.kind == VALUE_MISSING ? otherwise : value_truth(r, v); }
+static int flag(struct render *r, struct value v, int otherwise) { return v.kind == VALUE_MISSING ? otherwise : value_truth(r, v); }
 static int given(struct value v) { return v.kind != VALUE_MISSING && v.kind != VALUE_NONE; }
 
-static struct value list_of(struct run *r, struct list l) { return value_list(r, l.at, l.n); }
+static struct value list_of(struct render *r, struct list l) { return value_list(r, l.at, l.n); }
 
 /* ---- generators ---- */
 
-static int start(struct run *r, struct generator *g) {
+static int start(struct render *r, struct generator *g) {
     if (g->done) return 0;
     if (!g->started) {
         g->started = 1;
@@ -24,44 +24,44 @@ static int start(struct run *r, struct generator *g) {
     return 1;
 }
 
-static int next_mapped(struct run *r, struct generator *g, struct value *out) {
+static int next_mapped(struct render *r, struct generator *g, struct value *out) {
     struct value item;
     if (!start(r, g) || !walk_next(&g->source, &item)) return g->done = 1, 0;
-    run_enter(r);
+    jinja_enter(r);
     *out = g->function ? function_call(r, g->function, item, &g->call) : value_path(r, item, g->path, g->otherwise);
-    run_leave(r);
+    jinja_leave(r);
     return 1;
 }
 
-static int next_selected(struct run *r, struct generator *g, struct value *out) {
+static int next_selected(struct render *r, struct generator *g, struct value *out) {
     while (start(r, g) && walk_next(&g->source, out)) {
-        run_enter(r);
+        jinja_enter(r);
         struct value key = value_path(r, *out, g->path, MISSING);
         int keep = value_truth(r, g->function ? function_call(r, g->function, key, &g->call) : key);
-        run_leave(r);
+        jinja_leave(r);
         if (keep != g->negate) return 1;
     }
     return g->done = 1, 0;
 }
 
-static int next_item(struct run *r, struct generator *g, struct value *out) {
+static int next_item(struct render *r, struct generator *g, struct value *out) {
     if (!start(r, g) || !walk_next(&g->source, out)) return g->done = 1, 0;
     return 1;
 }
 
-static struct generator *generator_new(struct run *r, struct value over) {
-    struct generator *g = run_new(r, 1, sizeof *g);
+static struct generator *generator_new(struct render *r, struct value over) {
+    struct generator *g = jinja_room(r, 1, sizeof *g);
     g->next = next_item, g->over = over, g->path = g->otherwise = MISSING;
     return g;
 }
 
 static struct value generator_value(struct generator *g) { return (struct value){.kind = VALUE_GENERATOR, .as.generator = g}; }
-static struct value once(struct run *r, struct list l) { return generator_value(generator_new(r, list_of(r, l))); }
+static struct value once(struct render *r, struct list l) { return generator_value(generator_new(r, list_of(r, l))); }
 
-static const struct function *named(struct run *r, const struct function *(*find)(const char *, size_t), struct value name, const char *what) {
-    if (!value_is_text(name)) run_fail(r, FAULT_TYPE, "the name of a %s must be text", what);
+static const struct function *named(struct render *r, const struct function *(*find)(const char *, size_t), struct value name, const char *what) {
+    if (!value_is_text(name)) jinja_fail(r, FAULT_TYPE, "the name of a %s must be text", what);
     const struct function *f = find(name.as.text->bytes, name.as.text->n);
-    if (!f) run_fail(r, FAULT_RUNTIME, "No %s named '%.*s'.", what, (int)name.as.text->n, name.as.text->bytes);
+    if (!f) jinja_fail(r, FAULT_RUNTIME, "No %s named '%.*s'.", what, (int)name.as.text->n, name.as.text->bytes);
     return f;
 }
 
@@ -78,21 +78,21 @@ FILTER(f_map) {
     struct value *attribute = named_arg(c, "attribute"), *otherwise = named_arg(c, "default");
     g->next = next_mapped;
     if (!c->n_args && attribute) {
-        if (c->n_named > 1 + (otherwise != NULL)) run_fail(r, FAULT_FILTER, "Unexpected keyword argument of map");
+        if (c->n_named > 1 + (otherwise != NULL)) jinja_fail(r, FAULT_FILTER, "Unexpected keyword argument of map");
         g->path = *attribute;
         if (otherwise) g->otherwise = *otherwise;
         return generator_value(g);
     }
-    if (!c->n_args) run_fail(r, FAULT_FILTER, "map requires a filter argument");
+    if (!c->n_args) jinja_fail(r, FAULT_FILTER, "map requires a filter argument");
     g->function = named(r, filter_find, c->args[0], "filter");
     g->call = (struct call){c->args + 1, c->n_args - 1, c->named, c->n_named};
     return generator_value(g);
 }
 
-static struct value selection(struct run *r, struct value self, const struct call *c, int by_attr, int negate) {
+static struct value selection(struct render *r, struct value self, const struct call *c, int by_attr, int negate) {
     struct generator *g = generator_new(r, self);
     g->next = next_selected, g->negate = negate;
-    if (c->n_args < (size_t)by_attr) run_fail(r, FAULT_FILTER, "Missing parameter for attribute name");
+    if (c->n_args < (size_t)by_attr) jinja_fail(r, FAULT_FILTER, "Missing parameter for attribute name");
     if (by_attr) g->path = c->args[0];
     size_t off = (size_t)by_attr;
     if (c->n_args > off) {
@@ -118,12 +118,12 @@ FILTER(f_first) {
 
 FILTER(f_last) {
     UNUSED;
-    if (self.kind == VALUE_GENERATOR) run_fail(r, FAULT_TYPE, "'generator' object is not reversible");
+    if (self.kind == VALUE_GENERATOR) jinja_fail(r, FAULT_TYPE, "'generator' object is not reversible");
     struct list l = value_items(r, self);
     return l.n ? l.at[l.n - 1] : value_undefined(r, "No last item, sequence was empty.", NULL, MISSING);
 }
 
-static struct value extreme(struct run *r, struct value self, const struct value *a, const char *op) {
+static struct value extreme(struct render *r, struct value self, const struct value *a, const char *op) {
     struct list l = value_items(r, self);
     if (!l.n) return value_undefined(r, "No aggregated item, sequence was empty.", NULL, MISSING);
     struct value best = l.at[0], best_key = MISSING;
@@ -142,7 +142,7 @@ FILTER(f_sum) {
     UNUSED;
     struct value total = a[1].kind == VALUE_MISSING ? value_int(0) : a[1];
     struct list l = value_items(r, self);
-    if (value_is_text(total)) run_fail(r, FAULT_TYPE, "sum() can't sum strings [use ''.join(seq) instead]");
+    if (value_is_text(total)) jinja_fail(r, FAULT_TYPE, "sum() can't sum strings [use ''.join(seq) instead]");
     for (size_t i = 0; i < l.n; i++) total = value_binary(r, '+', total, value_path(r, l.at[i], a[0], MISSING));
     return total;
 }
@@ -156,14 +156,14 @@ FILTER(f_join) {
     for (size_t i = 0; i < l.n; i++) {
         struct value item = value_path(r, l.at[i], given(a[1]) ? a[1] : MISSING, MISSING);
         markup |= r->autoescape && value_is_text(item) && item.as.text->markup;
-        l.at = i ? l.at : memcpy(run_new(r, l.n, sizeof *l.at), l.at, l.n * sizeof *l.at);
+        l.at = i ? l.at : memcpy(jinja_room(r, l.n, sizeof *l.at), l.at, l.n * sizeof *l.at);
         l.at[i] = item;
     }
     for (size_t i = 0; i < l.n; i++) {
         struct value sep = markup ? text_escape(r, by) : by;
         if (i) out_add(r, &o, sep.as.text->bytes, sep.as.text->n);
         value_show(r, &o, markup ? text_escape(r, l.at[i]) : l.at[i]);
-        run_step(r, 1);
+        jinja_step(r, 1);
     }
     return markup ? value_markup(r, out_take(r, &o)) : out_take(r, &o);
 }
@@ -171,7 +171,7 @@ FILTER(f_join) {
 /* ---- order ---- */
 
 /* Merges [from, middle) and [middle, to). Equal keys keep their order, also when `reverse`. */
-static void merge(struct run *r, const struct value *keys, size_t *at, size_t *room, size_t from, size_t middle, size_t to, int reverse) {
+static void merge(struct render *r, const struct value *keys, size_t *at, size_t *room, size_t from, size_t middle, size_t to, int reverse) {
     size_t i = from, j = middle, k = from;
     while (i < middle && j < to) {
         int right = reverse ? value_less(r, keys[at[i]], keys[at[j]], "<") : value_less(r, keys[at[j]], keys[at[i]], "<");
@@ -182,9 +182,9 @@ static void merge(struct run *r, const struct value *keys, size_t *at, size_t *r
     memcpy(at + from, room + from, (to - from) * sizeof *at);
 }
 
-void list_sort(struct run *r, struct value *items, const struct value *keys, size_t n, int reverse) {
-    size_t *at = run_new(r, n, sizeof *at), *room = run_new(r, n, sizeof *room);
-    struct value *out = run_new(r, n, sizeof *out);
+void list_sort(struct render *r, struct value *items, const struct value *keys, size_t n, int reverse) {
+    size_t *at = jinja_room(r, n, sizeof *at), *room = jinja_room(r, n, sizeof *room);
+    struct value *out = jinja_room(r, n, sizeof *out);
     for (size_t i = 0; i < n; i++) at[i] = i;
     for (size_t width = 1; width < n; width *= 2)
         for (size_t from = 0; from + width < n; from += 2 * width)
@@ -193,17 +193,17 @@ void list_sort(struct run *r, struct value *items, const struct value *keys, siz
     if (n) memcpy(items, out, n * sizeof *items);
 }
 
-static struct value *copied(struct run *r, struct list l) {
-    struct value *at = run_new(r, l.n, sizeof *at);
+static struct value *copied(struct render *r, struct list l) {
+    struct value *at = jinja_room(r, l.n, sizeof *at);
     if (l.n) memcpy(at, l.at, l.n * sizeof *at);
-    run_step(r, (int64_t)l.n);
+    jinja_step(r, (int64_t)l.n);
     return at;
 }
 
 FILTER(f_sort) {
     UNUSED;
     struct list l = value_items(r, self);
-    struct value *items = copied(r, l), *keys = run_new(r, l.n, sizeof *keys), paths = MISSING;
+    struct value *items = copied(r, l), *keys = jinja_room(r, l.n, sizeof *keys), paths = MISSING;
     int fold = !flag(r, a[1], 0);
     if (given(a[2]) && value_is_text(a[2])) {
         struct value comma = value_text(r, ",");
@@ -225,14 +225,14 @@ FILTER(f_sort) {
 
 FILTER(f_dictsort) {
     UNUSED;
-    if (self.kind == VALUE_UNDEFINED) run_fail_undefined(r, self);
-    if (self.kind != VALUE_DICT) run_fail(r, FAULT_TYPE, "'%s' object has no attribute 'items'", value_type(self));
+    if (self.kind == VALUE_UNDEFINED) jinja_fail_undefined(r, self);
+    if (self.kind != VALUE_DICT) jinja_fail(r, FAULT_TYPE, "'%s' object has no attribute 'items'", value_type(self));
     struct value by = a[1].kind == VALUE_MISSING ? value_text(r, "key") : a[1];
     int by_value = value_equal(r, by, value_text(r, "value"));
     if (!by_value && !value_equal(r, by, value_text(r, "key")))
-        run_fail(r, FAULT_FILTER, "You can only sort by either \"key\" or \"value\"");
+        jinja_fail(r, FAULT_FILTER, "You can only sort by either \"key\" or \"value\"");
     const struct dict *d = self.as.dict;
-    struct value *items = run_new(r, d->n, sizeof *items), *keys = run_new(r, d->n, sizeof *keys);
+    struct value *items = jinja_room(r, d->n, sizeof *items), *keys = jinja_room(r, d->n, sizeof *keys);
     for (size_t i = 0; i < d->n; i++) {
         items[i] = value_pair(r, d->at[i].key, d->at[i].value);
         keys[i] = by_value ? d->at[i].value : d->at[i].key;
@@ -245,7 +245,7 @@ FILTER(f_dictsort) {
 FILTER(f_groupby) {
     UNUSED;
     struct list l = value_items(r, self), groups = {0}, group = {0};
-    struct value *items = copied(r, l), *keys = run_new(r, l.n, sizeof *keys), *at = run_new(r, l.n, sizeof *at);
+    struct value *items = copied(r, l), *keys = jinja_room(r, l.n, sizeof *keys), *at = jinja_room(r, l.n, sizeof *at);
     int fold = !flag(r, a[2], 0);
     for (size_t i = 0; i < l.n; i++) {
         struct value key = value_path(r, items[i], a[0], a[1]);
@@ -255,8 +255,8 @@ FILTER(f_groupby) {
     for (size_t i = 0; i < l.n; i++) {
         list_add(r, &group, items[at[i].as.i]);
         if (i + 1 < l.n && value_equal(r, keys[at[i].as.i], keys[at[i + 1].as.i])) continue;
-        struct list *pair = run_new(r, 1, sizeof *pair);
-        pair->at = run_new(r, 2, sizeof *pair->at), pair->n = 2, pair->grouped = 1;
+        struct list *pair = jinja_room(r, 1, sizeof *pair);
+        pair->at = jinja_room(r, 2, sizeof *pair->at), pair->n = 2, pair->grouped = 1;
         pair->at[0] = value_path(r, group.at[0], a[0], a[1]), pair->at[1] = list_of(r, group);
         list_add(r, &groups, (struct value){.kind = VALUE_TUPLE, .as.list = pair});
         group = (struct list){0};
@@ -281,10 +281,10 @@ FILTER(f_unique) {
 FILTER(f_reverse) {
     UNUSED;
     if (value_is_text(self)) return value_slice(r, self, NONE, NONE, value_int(-1));
-    if (!value_is_iterable(self)) run_fail(r, FAULT_FILTER, "argument must be iterable");
+    if (!value_is_iterable(self)) jinja_fail(r, FAULT_FILTER, "argument must be iterable");
     struct list l = value_items(r, self);
-    struct value *at = run_new(r, l.n, sizeof *at);
-    run_step(r, (int64_t)l.n);
+    struct value *at = jinja_room(r, l.n, sizeof *at);
+    jinja_step(r, (int64_t)l.n);
     for (size_t i = 0; i < l.n; i++) at[i] = l.at[l.n - 1 - i];
     struct value out = value_list(r, at, l.n);
     return self.kind == VALUE_GENERATOR || self.kind == VALUE_UNDEFINED ? out : generator_value(generator_new(r, out));
@@ -297,7 +297,7 @@ FILTER(f_list) { UNUSED; return list_of(r, value_items(r, self)); }
 FILTER(f_items) {
     UNUSED;
     if (self.kind == VALUE_UNDEFINED) return once(r, (struct list){0});
-    if (self.kind != VALUE_DICT) run_fail(r, FAULT_TYPE, "Can only get item pairs from a mapping.");
+    if (self.kind != VALUE_DICT) jinja_fail(r, FAULT_TYPE, "Can only get item pairs from a mapping.");
     struct list l = {0};
     for (size_t i = 0; i < self.as.dict->n; i++)
         list_add(r, &l, value_pair(r, self.as.dict->at[i].key, self.as.dict->at[i].value));
@@ -323,7 +323,7 @@ FILTER(f_slice) {
     UNUSED;
     struct list l = value_items(r, self), rows = {0};
     int64_t n = value_index(r, a[0]), length = (int64_t)l.n, at = 0;
-    if (!n) run_fail(r, FAULT_ZERO, "integer division or modulo by zero");
+    if (!n) jinja_fail(r, FAULT_ZERO, "integer division or modulo by zero");
     for (int64_t i = 0; i < n; i++) {
         int64_t longer = i < length % n, count = length / n + longer;
         struct list row = {0};

@@ -8,7 +8,7 @@
 /* What a conversion asks for, in either language. precision -1: not given. */
 struct spec { uint32_t fill; char align, sign, type; int alternate, zero, comma; int64_t width, precision; };
 
-static void pad(struct run *r, struct out *o, struct value text, const struct spec *s, char align) {
+static void pad(struct render *r, struct out *o, struct value text, const struct spec *s, char align) {
     int64_t n = text.as.text->n_chars, more = s->width > n ? s->width - n : 0;
     int64_t left = align == '>' ? more : align == '^' ? more / 2 : 0;
     out_fill(r, o, s->fill, left);
@@ -17,7 +17,7 @@ static void pad(struct run *r, struct out *o, struct value text, const struct sp
 }
 
 /* A number's digits with sign, grouping and padding. `digits` has no sign. */
-static void put_number(struct run *r, struct out *o, const char *digits, int minus, const char *prefix, const struct spec *s) {
+static void put_number(struct render *r, struct out *o, const char *digits, int minus, const char *prefix, const struct spec *s) {
     struct out body = {0}, head = {0};
     if (minus || s->sign == '+' || s->sign == ' ') out_add_char(r, &head, minus ? '-' : (uint32_t)s->sign);
     if (s->alternate) out_add_text(r, &head, prefix);
@@ -38,10 +38,10 @@ static void put_number(struct run *r, struct out *o, const char *digits, int min
     pad(r, o, out_take(r, &head), s, s->align ? s->align : '>');
 }
 
-static void put_whole(struct run *r, struct out *o, struct value v, const struct spec *s) {
+static void put_whole(struct render *r, struct out *o, struct value v, const struct spec *s) {
     char digits[80];
     if (v.kind == VALUE_BIG) {
-        if (s->type != 'd') run_fail(r, FAULT_SUPPORT, "an integer beyond 64 bits cannot be computed with");
+        if (s->type != 'd') jinja_fail(r, FAULT_SUPPORT, "an integer beyond 64 bits cannot be computed with");
         int minus = v.as.text->bytes[0] == '-';
         put_number(r, o, v.as.text->bytes + minus, minus, "", s);
         return;
@@ -61,10 +61,10 @@ static void put_whole(struct run *r, struct out *o, struct value v, const struct
     put_number(r, o, digits, v.as.i < 0, prefix, s);
 }
 
-static void put_float(struct run *r, struct out *o, double f, const struct spec *s) {
+static void put_float(struct render *r, struct out *o, double f, const struct spec *s) {
     char digits[700], how[16];
     int precision = s->precision < 0 ? 6 : (int)s->precision;
-    if (s->precision > 300) run_fail(r, FAULT_SUPPORT, "a precision of more than 300 digits is not supported");
+    if (s->precision > 300) jinja_fail(r, FAULT_SUPPORT, "a precision of more than 300 digits is not supported");
     if (s->type == '%') f *= 100;
     int minus = signbit(f) && !isnan(f);
     if (isnan(f) || isinf(f)) strcpy(digits, isnan(f) ? "nan" : "inf");
@@ -82,20 +82,20 @@ static void put_float(struct run *r, struct out *o, double f, const struct spec 
 
 struct percent { struct value args; const struct list *list; size_t at; int used_mapping; };
 
-static struct value next_arg(struct run *r, struct percent *p) {
+static struct value next_arg(struct render *r, struct percent *p) {
     if (p->list) {
-        if (p->at >= p->list->n) run_fail(r, FAULT_TYPE, "not enough arguments for format string");
+        if (p->at >= p->list->n) jinja_fail(r, FAULT_TYPE, "not enough arguments for format string");
         return p->list->at[p->at++];
     }
-    if (p->at++) run_fail(r, FAULT_TYPE, "not enough arguments for format string");
+    if (p->at++) jinja_fail(r, FAULT_TYPE, "not enough arguments for format string");
     return p->args;
 }
 
-static int64_t take_count(struct run *r, struct percent *p, const char **s, const char *end) {
+static int64_t take_count(struct render *r, struct percent *p, const char **s, const char *end) {
     if (*s < end && **s == '*') {
         ++*s;
         struct value v = next_arg(r, p);
-        if (!value_is_whole(v)) run_fail(r, FAULT_TYPE, "* wants int");
+        if (!value_is_whole(v)) jinja_fail(r, FAULT_TYPE, "* wants int");
         return v.as.i;
     }
     int64_t n = 0;
@@ -104,18 +104,18 @@ static int64_t take_count(struct run *r, struct percent *p, const char **s, cons
     return n;
 }
 
-static struct value repr_of(struct run *r, struct value v) {
+static struct value repr_of(struct render *r, struct value v) {
     struct out o = {0};
     value_repr(r, &o, v);
     return out_take(r, &o);
 }
 
-static struct value cut(struct run *r, struct value text, int64_t precision) {
+static struct value cut(struct render *r, struct value text, int64_t precision) {
     if (precision < 0 || precision >= text.as.text->n_chars) return text;
     return value_text_n(r, text.as.text->bytes, text_offset(text.as.text, precision));
 }
 
-static void put_percent(struct run *r, struct out *o, struct value v, struct spec *s) {
+static void put_percent(struct render *r, struct out *o, struct value v, struct spec *s) {
     struct value text;
     switch (s->type) {
     case 's': case 'r': case 'a':
@@ -124,7 +124,7 @@ static void put_percent(struct run *r, struct out *o, struct value v, struct spe
         return;
     case 'c': {
         if (!value_is_text(v) || v.as.text->n_chars != 1) {
-            if (!value_is_whole(v) || v.as.i < 0 || v.as.i > 0x10ffff) run_fail(r, FAULT_TYPE, "%%c requires int or char");
+            if (!value_is_whole(v) || v.as.i < 0 || v.as.i > 0x10ffff) jinja_fail(r, FAULT_TYPE, "%%c requires int or char");
             struct out one = {0};
             out_add_char(r, &one, (uint32_t)v.as.i);
             v = out_take(r, &one);
@@ -134,9 +134,9 @@ static void put_percent(struct run *r, struct out *o, struct value v, struct spe
     }
     case 'd': case 'i': case 'u': case 'x': case 'X': case 'o':
         if (!value_is_number(v) || (v.kind == VALUE_FLOAT && strchr("xXo", s->type)))
-            run_fail(r, FAULT_TYPE, "%%%c format: a real number is required, not %s", s->type, value_type(v));
+            jinja_fail(r, FAULT_TYPE, "%%%c format: a real number is required, not %s", s->type, value_type(v));
         if (v.kind == VALUE_FLOAT) {
-            if (!(fabs(v.as.f) < 9e18)) run_fail(r, FAULT_OVERFLOW, "cannot convert float to integer");
+            if (!(fabs(v.as.f) < 9e18)) jinja_fail(r, FAULT_OVERFLOW, "cannot convert float to integer");
             v = value_int((int64_t)v.as.f);
         }
         if (s->type == 'i' || s->type == 'u') s->type = 'd';
@@ -145,11 +145,11 @@ static void put_percent(struct run *r, struct out *o, struct value v, struct spe
     case 'e': case 'E': case 'f': case 'F': case 'g': case 'G':
         put_float(r, o, value_to_double(r, v), s);
         return;
-    default: run_fail(r, FAULT_VALUE, "unsupported format character");
+    default: jinja_fail(r, FAULT_VALUE, "unsupported format character");
     }
 }
 
-struct value format_percent(struct run *r, struct value format, struct value args) {
+struct value format_percent(struct render *r, struct value format, struct value args) {
     const char *s = format.as.text->bytes, *end = s + format.as.text->n;
     struct percent p = {.args = args, .list = args.kind == VALUE_TUPLE ? args.as.list : NULL};
     struct out o = {0};
@@ -162,10 +162,10 @@ struct value format_percent(struct run *r, struct value format, struct value arg
         struct value v = MISSING;
         if (s < end && *s == '(') {
             const char *close = memchr(s, ')', (size_t)(end - s));
-            if (!close) run_fail(r, FAULT_VALUE, "incomplete format key");
-            if (args.kind != VALUE_DICT) run_fail(r, FAULT_TYPE, "format requires a mapping");
+            if (!close) jinja_fail(r, FAULT_VALUE, "incomplete format key");
+            if (args.kind != VALUE_DICT) jinja_fail(r, FAULT_TYPE, "format requires a mapping");
             struct value key = value_text_n(r, s + 1, (size_t)(close - s - 1)), *found = dict_get(r, args.as.dict, key);
-            if (!found) run_fail(r, FAULT_KEY, "'%.*s'", (int)key.as.text->n, key.as.text->bytes);
+            if (!found) jinja_fail(r, FAULT_KEY, "'%.*s'", (int)key.as.text->n, key.as.text->bytes);
             v = *found, s = close + 1, p.used_mapping = 1;
         }
         for (; s < end && strchr("-+ #0", *s); s++) {
@@ -178,13 +178,13 @@ struct value format_percent(struct run *r, struct value format, struct value arg
         if (spec.width < 0) spec.width = -spec.width, spec.align = '<';
         if (s < end && *s == '.') s++, spec.precision = take_count(r, &p, &s, end);
         while (s < end && strchr("hlL", *s)) s++;
-        if (s == end) run_fail(r, FAULT_VALUE, "incomplete format");
+        if (s == end) jinja_fail(r, FAULT_VALUE, "incomplete format");
         spec.type = *s++;
         if (spec.type == '%') { out_add_char(r, &o, '%'); continue; }
         put_percent(r, &o, v.kind == VALUE_MISSING ? next_arg(r, &p) : v, &spec);
     }
     int all = p.list ? p.at >= p.list->n : p.at > 0 || args.kind == VALUE_DICT || args.kind == VALUE_LIST;
-    if (!all && !p.used_mapping) run_fail(r, FAULT_TYPE, "not all arguments converted during string formatting");
+    if (!all && !p.used_mapping) jinja_fail(r, FAULT_TYPE, "not all arguments converted during string formatting");
     struct value out = out_take(r, &o);
     return format.as.text->markup ? value_markup(r, out) : out;
 }
@@ -193,7 +193,7 @@ struct value format_percent(struct run *r, struct value format, struct value arg
 
 struct braces { const struct call *call; const struct value *mapping; int64_t next; };
 
-static void parse_spec(struct run *r, const char *s, const char *end, struct spec *out) {
+static void parse_spec(struct render *r, const char *s, const char *end, struct spec *out) {
     *out = (struct spec){.fill = ' ', .precision = -1};
     size_t used = 1;
     uint32_t first = s < end ? text_char(s, (size_t)(end - s), &used) : 0;
@@ -212,20 +212,20 @@ static void parse_spec(struct run *r, const char *s, const char *end, struct spe
         for (out->precision = 0, s++; s < end && *s >= '0' && *s <= '9'; s++)
             if (out->precision < INT64_MAX / 100) out->precision = out->precision * 10 + (*s - '0');
     if (s < end) out->type = *s++;
-    if (s < end) run_fail(r, FAULT_VALUE, "Invalid format specifier");
+    if (s < end) jinja_fail(r, FAULT_VALUE, "Invalid format specifier");
 }
 
-static void put_spec(struct run *r, struct out *o, struct value v, const char *s, const char *end) {
+static void put_spec(struct render *r, struct out *o, struct value v, const char *s, const char *end) {
     if (s == end) { value_show(r, o, v); return; }
     struct spec spec;
     parse_spec(r, s, end, &spec);
     if (value_is_text(v)) {
         if ((spec.type && spec.type != 's') || (spec.align == '=' && !spec.zero) || spec.sign || spec.comma)
-            run_fail(r, FAULT_VALUE, "Unknown format code for object of type 'str'");
+            jinja_fail(r, FAULT_VALUE, "Unknown format code for object of type 'str'");
         pad(r, o, cut(r, v, spec.precision), &spec, spec.align && spec.align != '=' ? spec.align : '<');
         return;
     }
-    if (!value_is_number(v)) run_fail(r, FAULT_TYPE, "unsupported format string passed to %s.__format__", value_type(v));
+    if (!value_is_number(v)) jinja_fail(r, FAULT_TYPE, "unsupported format string passed to %s.__format__", value_type(v));
     if (v.kind != VALUE_FLOAT && (!spec.type || strchr("dnxXob", spec.type))) {
         if (!spec.type || spec.type == 'n') spec.type = 'd';
         put_whole(r, o, v, &spec);
@@ -242,22 +242,22 @@ static void put_spec(struct run *r, struct out *o, struct value v, const char *s
         put_number(r, o, digits + (digits[0] == '-'), digits[0] == '-', "", &spec);
         return;
     }
-    if (!spec.type) run_fail(r, FAULT_SUPPORT, "a precision without a type is not supported");
-    if (!strchr("eEfFgGn%", spec.type)) run_fail(r, FAULT_VALUE, "Unknown format code '%c' for object of type 'float'", spec.type);
+    if (!spec.type) jinja_fail(r, FAULT_SUPPORT, "a precision without a type is not supported");
+    if (!strchr("eEfFgGn%", spec.type)) jinja_fail(r, FAULT_VALUE, "Unknown format code '%c' for object of type 'float'", spec.type);
     if (spec.type == 'n') spec.type = 'g';
     put_float(r, o, value_to_double(r, v), &spec);
 }
 
-static struct value field_root(struct run *r, struct braces *b, const char *s, size_t n) {
+static struct value field_root(struct render *r, struct braces *b, const char *s, size_t n) {
     struct value index = value_int(0);
     if (!n || text_all(s, n, char_is_decimal)) {
         if ((n && b->next > 0) || (!n && b->next < 0))
-            run_fail(r, FAULT_VALUE, n ? "cannot switch from automatic field numbering to manual field specification"
+            jinja_fail(r, FAULT_VALUE, n ? "cannot switch from automatic field numbering to manual field specification"
                                        : "cannot switch from manual field specification to automatic field numbering");
         if (n) number_parse_int(s, n, 10, r, &index), b->next = -1;
         else index = value_int(b->next++);
         if (!b->call || index.kind != VALUE_INT || (uint64_t)index.as.i >= b->call->n_args)
-            run_fail(r, FAULT_KEY, "Replacement index out of range for positional args tuple");
+            jinja_fail(r, FAULT_KEY, "Replacement index out of range for positional args tuple");
         return b->call->args[index.as.i];
     }
     struct value key = value_text_n(r, s, n);
@@ -267,11 +267,11 @@ static struct value field_root(struct run *r, struct braces *b, const char *s, s
     }
     for (size_t i = 0; b->call && i < b->call->n_named; i++)
         if (value_equal(r, b->call->named[i].key, key)) return b->call->named[i].value;
-    run_fail(r, FAULT_KEY, "'%.*s'", (int)n, s);
+    jinja_fail(r, FAULT_KEY, "'%.*s'", (int)n, s);
 }
 
 /* "name.attr[key]": everything up to '!' or ':'. */
-static struct value field_value(struct run *r, struct braces *b, const char *s, const char *end) {
+static struct value field_value(struct render *r, struct braces *b, const char *s, const char *end) {
     const char *at = s;
     while (at < end && *at != '.' && *at != '[') at++;
     struct value v = field_root(r, b, s, (size_t)(at - s));
@@ -281,7 +281,7 @@ static struct value field_value(struct run *r, struct braces *b, const char *s, 
         while (at < end && (open == '[' ? *at != ']' : *at != '.' && *at != '[')) at++;
         struct value part = value_text_n(r, from, (size_t)(at - from));
         if (open == '[') {
-            if (at == end) run_fail(r, FAULT_VALUE, "expected '}' before end of string");
+            if (at == end) jinja_fail(r, FAULT_VALUE, "expected '}' before end of string");
             if (text_all(from, (size_t)(at - from), char_is_decimal)) number_parse_int(from, (size_t)(at - from), 10, r, &part);
             at++;
         }
@@ -290,7 +290,7 @@ static struct value field_value(struct run *r, struct braces *b, const char *s, 
     return v;
 }
 
-static void put_field(struct run *r, struct braces *b, struct out *o, const char *s, const char *end) {
+static void put_field(struct render *r, struct braces *b, struct out *o, const char *s, const char *end) {
     const char *name_end = s;
     int brackets = 0;
     for (; name_end < end && (brackets || (*name_end != '!' && *name_end != ':')); name_end++)
@@ -299,7 +299,7 @@ static void put_field(struct run *r, struct braces *b, struct out *o, const char
     const char *spec = name_end;
     if (spec < end && *spec == '!') {
         if (spec + 1 >= end || !strchr("sra", spec[1]) || (spec + 2 < end && spec[2] != ':'))
-            run_fail(r, FAULT_VALUE, "unknown conversion in a format field");
+            jinja_fail(r, FAULT_VALUE, "unknown conversion in a format field");
         v = spec[1] == 's' ? value_to_text(r, v) : repr_of(r, v);
         spec += 2;
     }
@@ -307,29 +307,29 @@ static void put_field(struct run *r, struct braces *b, struct out *o, const char
     struct out inner = {0};
     if (memchr(spec, '{', (size_t)(end - spec))) {
         const char *open = memchr(spec, '{', (size_t)(end - spec)), *close = memchr(open, '}', (size_t)(end - open));
-        if (!close) run_fail(r, FAULT_VALUE, "expected '}' before end of string");
+        if (!close) jinja_fail(r, FAULT_VALUE, "expected '}' before end of string");
         out_add(r, &inner, spec, (size_t)(open - spec));
-        run_enter(r);
+        jinja_enter(r);
         put_field(r, b, &inner, open + 1, close);
-        run_leave(r);
+        jinja_leave(r);
         out_add(r, &inner, close + 1, (size_t)(end - close - 1));
         spec = inner.bytes ? inner.bytes : "", end = spec + inner.n;
     }
     put_spec(r, o, v, spec, end);
 }
 
-struct value format_braces(struct run *r, struct value format, const struct call *c, const struct value *mapping) {
+struct value format_braces(struct render *r, struct value format, const struct call *c, const struct value *mapping) {
     const char *s = format.as.text->bytes, *end = s + format.as.text->n;
     struct braces b = {c, mapping, 0};
     struct out o = {0};
     while (s < end) {
         if (*s != '{' && *s != '}') { out_add(r, &o, s++, 1); continue; }
         if (s + 1 < end && s[1] == *s) { out_add(r, &o, s, 1), s += 2; continue; }
-        if (*s == '}') run_fail(r, FAULT_VALUE, "Single '}' encountered in format string");
+        if (*s == '}') jinja_fail(r, FAULT_VALUE, "Single '}' encountered in format string");
         const char *close = s + 1;
         int depth = 1;
         for (; close < end && depth; close++) depth += *close == '{' ? 1 : *close == '}' ? -1 : 0;
-        if (depth) run_fail(r, FAULT_VALUE, "expected '}' before end of string");
+        if (depth) jinja_fail(r, FAULT_VALUE, "expected '}' before end of string");
         put_field(r, &b, &o, s + 1, close - 1);
         s = close;
     }

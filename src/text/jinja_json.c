@@ -5,12 +5,12 @@
 
 #include "text/jinja.h"
 
-struct reader { struct run *r; const char *start, *s, *end, *name; };
+struct reader { struct render *r; const char *start, *s, *end, *name; };
 
 _Noreturn static void bad(struct reader *d, const char *why) {
     int line = 1;
     for (const char *p = d->start; p < d->s; p++) line += *p == '\n';
-    run_fail(d->r, FAULT_VALUE, "%s: bad JSON at line %d: %s", d->name, line, why);
+    jinja_fail(d->r, FAULT_VALUE, "%s: bad JSON at line %d: %s", d->name, line, why);
 }
 
 static void skip_space(struct reader *d) {
@@ -102,7 +102,7 @@ static struct value take_number(struct reader *d) {
         if (!number_parse_int(from, (size_t)(d->s - from), 10, d->r, &out)) bad(d, "a number is misspelt");
         return out;
     }
-    char *copy = run_new(d->r, (size_t)(d->s - from) + 1, 1);
+    char *copy = jinja_room(d->r, (size_t)(d->s - from) + 1, 1);
     memcpy(copy, from, (size_t)(d->s - from));
     return value_float(strtod(copy, NULL));
 }
@@ -140,7 +140,7 @@ static struct value take_dict(struct reader *d) {
 
 static struct value take_value(struct reader *d) {
     struct value out;
-    run_enter(d->r);
+    jinja_enter(d->r);
     skip_space(d);
     if (d->s >= d->end) bad(d, "a value is missing");
     if (*d->s == '{') out = take_dict(d);
@@ -154,13 +154,13 @@ static struct value take_value(struct reader *d) {
     else if (take_word(d, "Infinity")) out = value_float(__builtin_inf());
     else bad(d, "a value is misspelt");
     skip_space(d);
-    run_leave(d->r);
+    jinja_leave(d->r);
     return out;
 }
 
-struct value json_to_value(struct run *r, const char *text, size_t n, const char *name) {
+struct value json_to_value(struct render *r, const char *text, size_t n, const char *name) {
     struct reader d = {r, text, text, text + n, name};
-    if (!text_is_valid(text, n)) run_fail(r, FAULT_VALUE, "%s: not UTF-8", name);
+    if (!text_is_valid(text, n)) jinja_fail(r, FAULT_VALUE, "%s: not UTF-8", name);
     struct value out = take_value(&d);
     if (d.s != d.end) bad(&d, "something follows the value");
     return out;

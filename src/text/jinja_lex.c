@@ -5,7 +5,7 @@
 #include "text/jinja_node.h"
 
 struct lexer {
-    struct run *r;
+    struct render *r;
     const char *start, *s, *end;
     int line, line_starting; /* whether what was read last ended a line, or is the start */
     struct token *tokens;
@@ -14,12 +14,12 @@ struct lexer {
     int n_brackets;
 };
 
-_Noreturn static void bad(struct lexer *x, const char *why) { x->r->line = x->line, run_fail(x->r, FAULT_SYNTAX, "%s", why); }
+_Noreturn static void bad(struct lexer *x, const char *why) { x->r->line = x->line, jinja_fail(x->r, FAULT_SYNTAX, "%s", why); }
 
 static struct token *add(struct lexer *x, enum token_kind kind, const char *bytes, size_t n) {
     if (x->n == x->room) {
         size_t room = x->room ? x->room * 2 : 64;
-        struct token *t = run_new(x->r, room, sizeof *t);
+        struct token *t = jinja_room(x->r, room, sizeof *t);
         if (x->n) memcpy(t, x->tokens, x->n * sizeof *t);
         x->tokens = t, x->room = room;
     }
@@ -252,7 +252,7 @@ static void take_operator(struct lexer *x) {
         size_t used;
         text_char(s, (size_t)(x->end - s), &used);
         x->r->line = x->line;
-        run_fail(x->r, FAULT_SYNTAX, "unexpected char '%.*s' at %zu", (int)used, s, (size_t)(s - x->start));
+        jinja_fail(x->r, FAULT_SYNTAX, "unexpected char '%.*s' at %zu", (int)used, s, (size_t)(s - x->start));
     }
     const char *open = n == 1 ? strchr("([{", *s) : NULL, *close = n == 1 ? strchr(")]}", *s) : NULL;
     if (open) {
@@ -281,7 +281,7 @@ static void take_tag(struct lexer *x, int is_print) {
             advance(x, to);
             return;
         }
-        run_step(x->r, 1);
+        jinja_step(x->r, 1);
         const char *p = skip_space(x, x->s);
         if (p > x->s) { advance(x, p); continue; }
         if (take_number(x) || take_name(x)) continue;
@@ -292,7 +292,7 @@ static void take_tag(struct lexer *x, int is_print) {
 
 /* One newline for each kind of line end, and none at the very end. */
 static void set_source(struct lexer *x, const char *source, size_t n) {
-    char *copy = run_new(x->r, n + 1, 1), *w = copy;
+    char *copy = jinja_room(x->r, n + 1, 1), *w = copy;
     for (size_t i = 0; i < n; i++) {
         if (source[i] == '\r' && i + 1 < n && source[i + 1] == '\n') continue;
         *w++ = source[i] == '\r' ? '\n' : source[i];
@@ -301,9 +301,9 @@ static void set_source(struct lexer *x, const char *source, size_t n) {
     x->start = x->s = copy, x->end = w;
 }
 
-struct token *lex(struct run *r, const char *source, size_t n) {
+struct token *jinja_lex(struct render *r, const char *source, size_t n) {
     struct lexer x = {.r = r, .line = 1, .line_starting = 1};
-    if (!text_is_valid(source, n)) run_fail(r, FAULT_SYNTAX, "the template is not UTF-8");
+    if (!text_is_valid(source, n)) jinja_fail(r, FAULT_SYNTAX, "the template is not UTF-8");
     set_source(&x, source, n);
     while (x.s < x.end) {
         const char *p = x.s;
@@ -311,7 +311,7 @@ struct token *lex(struct run *r, const char *source, size_t n) {
             const char *next = memchr(p + 1, '{', (size_t)(x.end - p - 1));
             p = next ? next : x.end;
         }
-        run_step(r, 1);
+        jinja_step(r, 1);
         if (p + 1 >= x.end) {
             add(&x, TOKEN_DATA, x.s, (size_t)(x.end - x.s))->value = value_text_n(r, x.s, (size_t)(x.end - x.s));
             break;

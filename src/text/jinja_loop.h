@@ -20,7 +20,7 @@ struct loop {
 /* Also the body of a call block, and a block by way of `self`. */
 struct macro { const struct node *node; struct scope *scope; };
 
-struct value loop_attr(struct run *r, struct loop *l, struct value name);
-struct value macro_attr(struct run *r, const struct macro *m, struct value name);
-struct value self_attr(struct run *r, struct value name);
+struct value loop_attr(struct render *r, struct loop *l, struct value name);
+struct value macro_attr(struct render *r, const struct macro *m, struct value name);
+struct value self_attr(struct render *r, struct value name);
 #endif

@@ -4,28 +4,28 @@
 
 #include "text/jinja.h"
 
-#define METHOD(name) static struct value name(struct run *r, struct value self, const struct value *a, const struct call *c)
+#define METHOD(name) static struct value name(struct render *r, struct value self, const struct value *a, const struct call *c)
 #define UNUSED (void)r, (void)self, (void)a, (void)c
 
-static const struct text *want_text(struct run *r, struct value v) {
+static const struct text *want_text(struct render *r, struct value v) {
     if (value_is_text(v)) return v.as.text;
-    if (v.kind == VALUE_UNDEFINED) run_fail_undefined(r, v);
-    run_fail(r, FAULT_TYPE, "must be str, not %s", value_type(v));
+    if (v.kind == VALUE_UNDEFINED) jinja_fail_undefined(r, v);
+    jinja_fail(r, FAULT_TYPE, "must be str, not %s", value_type(v));
 }
 
-static struct value piece(struct run *r, struct value of, const char *s, size_t n) {
+static struct value piece(struct render *r, struct value of, const char *s, size_t n) {
     struct value out = value_text_n(r, s, n);
     return of.as.text->markup ? value_markup(r, out) : out;
 }
 
-static int64_t count_or(struct run *r, struct value v, int64_t otherwise) {
+static int64_t count_or(struct render *r, struct value v, int64_t otherwise) {
     return v.kind == VALUE_MISSING ? otherwise : value_index(r, v);
 }
 
 /* The part of a string between two character positions, as find, count and startswith take them. */
 struct part { const char *s; size_t n; int64_t first; };
 
-static struct part part_of(struct run *r, struct value self, struct value start, struct value stop) {
+static struct part part_of(struct render *r, struct value self, struct value start, struct value stop) {
     const struct text *t = self.as.text;
     int64_t n = t->n_chars, a = 0, b = n;
     if (start.kind != VALUE_MISSING && start.kind != VALUE_NONE) a = value_index(r, start);
@@ -33,26 +33,26 @@ static struct part part_of(struct run *r, struct value self, struct value start,
     if (a < 0) a = a + n < 0 ? 0 : a + n;
     if (b < 0) b = b + n < 0 ? 0 : b + n;
     if (b > n) b = n;
-    run_step(r, (int64_t)t->n / 64);
+    jinja_step(r, (int64_t)t->n / 64);
     if (a > b) return (struct part){NULL, 0, a};
     size_t from = text_offset(t, a), to = text_offset(t, b);
     return (struct part){t->bytes + from, to - from, a};
 }
 
 /* The first or last place of `what`. */
-static const char *seek(struct run *r, const char *s, size_t n, const struct text *what, int last) {
+static const char *seek(struct render *r, const char *s, size_t n, const struct text *what, int last) {
     if (!last) return text_find(s, n, what->bytes, what->n);
     if (what->n > n) return NULL;
     for (const char *p = s + n - what->n;; p--) {
         if (!what->n || *p == what->bytes[0]) {
-            run_step(r, 1 + (int64_t)what->n / 256);
+            jinja_step(r, 1 + (int64_t)what->n / 256);
             if (!memcmp(p, what->bytes, what->n)) return p;
         }
         if (p == s) return NULL;
     }
 }
 
-static int64_t search(struct run *r, struct value self, const struct value *a, int last) {
+static int64_t search(struct render *r, struct value self, const struct value *a, int last) {
     const struct text *what = want_text(r, a[0]);
     struct part p = part_of(r, self, a[1], a[2]);
     if (!p.s) return -1;
@@ -63,8 +63,8 @@ static int64_t search(struct run *r, struct value self, const struct value *a, i
 METHOD(str_find) { UNUSED; return value_int(search(r, self, a, 0)); }
 METHOD(str_rfind) { UNUSED; return value_int(search(r, self, a, 1)); }
 
-static struct value found(struct run *r, int64_t at) {
-    if (at < 0) run_fail(r, FAULT_VALUE, "substring not found");
+static struct value found(struct render *r, int64_t at) {
+    if (at < 0) jinja_fail(r, FAULT_VALUE, "substring not found");
     return value_int(at);
 }
 METHOD(str_index) { UNUSED; return found(r, search(r, self, a, 0)); }
@@ -81,16 +81,16 @@ METHOD(str_count) {
     return value_int(n);
 }
 
-static int affix(struct run *r, struct part p, struct value what, int end) {
+static int affix(struct render *r, struct part p, struct value what, int end) {
     const struct text *t = want_text(r, what);
     return p.s && t->n <= p.n && !memcmp(end ? p.s + p.n - t->n : p.s, t->bytes, t->n);
 }
 
-static struct value has_affix(struct run *r, struct value self, const struct value *a, int end) {
+static struct value has_affix(struct render *r, struct value self, const struct value *a, int end) {
     struct part p = part_of(r, self, a[1], a[2]);
     if (a[0].kind != VALUE_TUPLE) {
         if (!value_is_text(a[0]) && a[0].kind != VALUE_UNDEFINED)
-            run_fail(r, FAULT_TYPE, "%s first arg must be str or a tuple of str, not %s", end ? "endswith" : "startswith",
+            jinja_fail(r, FAULT_TYPE, "%s first arg must be str or a tuple of str, not %s", end ? "endswith" : "startswith",
                      value_type(a[0]));
         return value_bool(affix(r, p, a[0], end));
     }
@@ -130,17 +130,17 @@ METHOD(str_replace) {
     int64_t left = count_or(r, a[2], -1);
     struct out o = {0};
     const char *s = t->bytes, *end = s + t->n;
-    run_step(r, (int64_t)t->n / 64);
+    jinja_step(r, (int64_t)t->n / 64);
     while (left && old->n) {
         const char *at = text_find(s, (size_t)(end - s), old->bytes, old->n);
         if (!at) break;
         out_add(r, &o, s, (size_t)(at - s));
         out_add(r, &o, new->bytes, new->n);
         s = at + old->n, left--;
-        run_step(r, 1);
+        jinja_step(r, 1);
     }
     for (size_t used; !old->n && left; left--) { /* before every character and at the end */
-        run_step(r, 1);
+        jinja_step(r, 1);
         out_add(r, &o, new->bytes, new->n);
         if (s == end) break;
         text_char(s, (size_t)(end - s), &used);
@@ -152,7 +152,7 @@ METHOD(str_replace) {
     return self.as.text->markup ? value_markup(r, out) : out;
 }
 
-static struct value split_space(struct run *r, struct value self, int64_t left) {
+static struct value split_space(struct render *r, struct value self, int64_t left) {
     const char *s = self.as.text->bytes, *end = s + self.as.text->n;
     struct list out = {0};
     size_t used;
@@ -171,13 +171,13 @@ static struct value split_space(struct run *r, struct value self, int64_t left) 
     return value_list(r, out.at, out.n);
 }
 
-static struct value reversed(struct run *r, struct list l) {
-    struct value *at = run_new(r, l.n, sizeof *at);
+static struct value reversed(struct render *r, struct list l) {
+    struct value *at = jinja_room(r, l.n, sizeof *at);
     for (size_t i = 0; i < l.n; i++) at[i] = l.at[l.n - 1 - i];
     return value_list(r, at, l.n);
 }
 
-static struct value rsplit_space(struct run *r, struct value self, int64_t left) {
+static struct value rsplit_space(struct render *r, struct value self, int64_t left) {
     const char *s = self.as.text->bytes;
     struct list out = {0};
     struct value rest = text_strip(r, self, NONE, 2);
@@ -200,13 +200,13 @@ static struct value rsplit_space(struct run *r, struct value self, int64_t left)
     return reversed(r, out);
 }
 
-static struct value split(struct run *r, struct value self, const struct value *a, int from_right) {
+static struct value split(struct render *r, struct value self, const struct value *a, int from_right) {
     int64_t left = count_or(r, a[1], -1);
     if (left < 0) left = INT64_MAX;
-    run_step(r, (int64_t)self.as.text->n / 64);
+    jinja_step(r, (int64_t)self.as.text->n / 64);
     if (a[0].kind == VALUE_MISSING || a[0].kind == VALUE_NONE) return (from_right ? rsplit_space : split_space)(r, self, left);
     const struct text *by = want_text(r, a[0]);
-    if (!by->n) run_fail(r, FAULT_VALUE, "empty separator");
+    if (!by->n) jinja_fail(r, FAULT_VALUE, "empty separator");
     const char *s = self.as.text->bytes, *end = s + self.as.text->n, *at;
     struct list out = {0};
     while (!from_right && left-- > 0 && (at = text_find(s, (size_t)(end - s), by->bytes, by->n))) {
@@ -223,12 +223,12 @@ static struct value split(struct run *r, struct value self, const struct value *
 METHOD(str_split) { UNUSED; return split(r, self, a, 0); }
 METHOD(str_rsplit) { UNUSED; return split(r, self, a, 1); }
 
-static struct value partition(struct run *r, struct value self, struct value by, int last) {
+static struct value partition(struct render *r, struct value self, struct value by, int last) {
     const struct text *t = self.as.text, *w = want_text(r, by);
-    if (!w->n) run_fail(r, FAULT_VALUE, "empty separator");
-    run_step(r, (int64_t)t->n / 64);
+    if (!w->n) jinja_fail(r, FAULT_VALUE, "empty separator");
+    jinja_step(r, (int64_t)t->n / 64);
     const char *at = seek(r, t->bytes, t->n, w, last);
-    struct value *out = run_new(r, 3, sizeof *out), none = piece(r, self, "", 0);
+    struct value *out = jinja_room(r, 3, sizeof *out), none = piece(r, self, "", 0);
     out[0] = out[1] = out[2] = none;
     if (!at) out[last ? 2 : 0] = self;
     else {
@@ -248,20 +248,20 @@ METHOD(str_join) {
     struct out o = {0};
     for (size_t i = 0; i < l.n; i++) {
         if (!value_is_text(l.at[i]))
-            run_fail(r, FAULT_TYPE, "sequence item %zu: expected str instance, %s found", i, value_type(l.at[i]));
+            jinja_fail(r, FAULT_TYPE, "sequence item %zu: expected str instance, %s found", i, value_type(l.at[i]));
         if (i) out_add(r, &o, self.as.text->bytes, self.as.text->n);
         out_add(r, &o, l.at[i].as.text->bytes, l.at[i].as.text->n);
-        run_step(r, 1);
+        jinja_step(r, 1);
     }
     return out_take(r, &o);
 }
 
-static struct value justify(struct run *r, struct value self, struct value width, struct value fill, char how) {
+static struct value justify(struct render *r, struct value self, struct value width, struct value fill, char how) {
     uint32_t with = ' ';
     size_t used;
     if (fill.kind != VALUE_MISSING) {
         if (!value_is_text(fill) || fill.as.text->n_chars != 1)
-            run_fail(r, FAULT_TYPE, "The fill character must be exactly one character long");
+            jinja_fail(r, FAULT_TYPE, "The fill character must be exactly one character long");
         with = text_char(fill.as.text->bytes, fill.as.text->n, &used);
     }
     int64_t want = value_index(r, width), n = self.as.text->n_chars, more = want > n ? want - n : 0;
@@ -314,9 +314,9 @@ METHOD(str_encode) {
         struct value name = text_case(r, (want_text(r, a[0]), a[0]), CASE_LOWER);
         const struct text *t = name.as.text;
         if (!(t->n == 5 && !memcmp(t->bytes, "utf-8", 5)) && !(t->n == 4 && !memcmp(t->bytes, "utf8", 4)))
-            run_fail(r, FAULT_SUPPORT, "only utf-8 is supported by encode");
+            jinja_fail(r, FAULT_SUPPORT, "only utf-8 is supported by encode");
     }
-    if (!text_is_valid(self.as.text->bytes, self.as.text->n)) run_fail(r, FAULT_VALUE, "surrogates not allowed");
+    if (!text_is_valid(self.as.text->bytes, self.as.text->n)) jinja_fail(r, FAULT_VALUE, "surrogates not allowed");
     self.kind = VALUE_BYTES;
     return self;
 }
@@ -330,7 +330,7 @@ METHOD(bytes_decode) {
 METHOD(str_format) { UNUSED; return format_braces(r, self, c, NULL); }
 METHOD(str_format_map) {
     UNUSED;
-    if (a[0].kind != VALUE_DICT) run_fail(r, FAULT_TYPE, "format_map wants a mapping");
+    if (a[0].kind != VALUE_DICT) jinja_fail(r, FAULT_TYPE, "format_map wants a mapping");
     return format_braces(r, self, NULL, &a[0]);
 }
 
@@ -364,12 +364,12 @@ METHOD(str_istitle) {
 
 /* ---- objects ---- */
 
-static struct value view_of(struct run *r, struct value self, const char *name, int which) {
+static struct value view_of(struct render *r, struct value self, const char *name, int which) {
     const struct dict *d = self.as.dict;
-    struct view *v = run_new(r, 1, sizeof *v);
-    struct list *l = run_new(r, 1, sizeof *l);
-    l->at = run_new(r, d->n, sizeof *l->at), l->n = d->n;
-    run_step(r, (int64_t)d->n);
+    struct view *v = jinja_room(r, 1, sizeof *v);
+    struct list *l = jinja_room(r, 1, sizeof *l);
+    l->at = jinja_room(r, d->n, sizeof *l->at), l->n = d->n;
+    jinja_step(r, (int64_t)d->n);
     for (size_t i = 0; i < d->n; i++)
         l->at[i] = which == 'k' ? d->at[i].key : which == 'v' ? d->at[i].value : value_pair(r, d->at[i].key, d->at[i].value);
     *v = (struct view){name, l};
@@ -401,7 +401,7 @@ METHOD(list_index) {
     if (to < 0) to += n;
     for (int64_t i = from; i < n && i < to; i++)
         if (value_equal(r, l.at[i], a[0])) return value_int(i);
-    run_fail(r, FAULT_VALUE, "the value is not in the list");
+    jinja_fail(r, FAULT_VALUE, "the value is not in the list");
 }
 METHOD(list_count) {
     UNUSED;
@@ -483,7 +483,7 @@ static int place_of(const char *spec, struct value name) {
     return -1;
 }
 
-void call_bind(struct run *r, const struct function *f, const struct call *c, struct value *a) {
+void call_bind(struct render *r, const struct function *f, const struct call *c, struct value *a) {
     const char *spec = f->spec;
     int names = *spec != '/';
     size_t n = 0;
@@ -493,27 +493,27 @@ void call_bind(struct run *r, const struct function *f, const struct call *c, st
         s += strspn(s, " ");
     }
     for (size_t i = 0; i < MAX_PARAMETERS; i++) a[i] = MISSING;
-    if (c->n_args > n) run_fail(r, FAULT_TYPE, "%s() takes at most %zu arguments (%zu given)", f->name, n, c->n_args);
+    if (c->n_args > n) jinja_fail(r, FAULT_TYPE, "%s() takes at most %zu arguments (%zu given)", f->name, n, c->n_args);
     for (size_t i = 0; i < c->n_args; i++) a[i] = c->args[i];
     for (size_t i = 0; i < c->n_named; i++) {
         const struct text *key = c->named[i].key.as.text;
         int at = names ? place_of(spec, c->named[i].key) : -1;
-        if (at < 0) run_fail(r, FAULT_TYPE, "%s() got an unexpected keyword argument '%.*s'", f->name, (int)key->n, key->bytes);
+        if (at < 0) jinja_fail(r, FAULT_TYPE, "%s() got an unexpected keyword argument '%.*s'", f->name, (int)key->n, key->bytes);
         if (a[at].kind != VALUE_MISSING)
-            run_fail(r, FAULT_TYPE, "%s() got multiple values for argument '%.*s'", f->name, (int)key->n, key->bytes);
+            jinja_fail(r, FAULT_TYPE, "%s() got multiple values for argument '%.*s'", f->name, (int)key->n, key->bytes);
         a[at] = c->named[i].value;
     }
     size_t at = 0;
     for (const char *s = spec; *s; at++) {
         size_t m = strcspn(s, " ");
         if (a[at].kind == VALUE_MISSING && s[m - 1] != '?')
-            run_fail(r, FAULT_TYPE, "%s() missing 1 required positional argument: '%.*s'", f->name, (int)m, s);
+            jinja_fail(r, FAULT_TYPE, "%s() missing 1 required positional argument: '%.*s'", f->name, (int)m, s);
         s += m;
         s += strspn(s, " ");
     }
 }
 
-struct value function_call(struct run *r, const struct function *f, struct value self, const struct call *c) {
+struct value function_call(struct render *r, const struct function *f, struct value self, const struct call *c) {
     struct value a[MAX_PARAMETERS];
     if (!f->spec) return f->fn(r, self, NULL, c);
     call_bind(r, f, c, a);

@@ -12,7 +12,7 @@ enum token_kind {
 struct token { enum token_kind kind; int line; const char *bytes; size_t n; struct value value; };
 
 /* Tokens of a whole template, TOKEN_EOF last. Fails through r. */
-struct token *lex(struct run *r, const char *source, size_t n);
+struct token *jinja_lex(struct render *r, const char *source, size_t n);
 
 /* A name that the template uses, once. Compared by address. */
 struct name { struct value text; const struct function *global; };
@@ -57,7 +57,7 @@ struct node {
 enum { USES_CALLER = 1, USES_KWARGS = 2, USES_VARARGS = 4 };
 
 struct jinja {
-    struct run made; /* owns the arena of everything here */
+    struct render made; /* owns the arena of everything here */
     struct nodes body;
     struct name **names;
     size_t n_names, n_slots; /* an open hash of names */
@@ -66,7 +66,7 @@ struct jinja {
     size_t n_blocks;
 };
 
-void parse(struct run *r, struct jinja *t, const char *source, size_t n);
-const struct name *jinja_name(struct run *r, struct jinja *t, const char *bytes, size_t n); /* makes it if it is new */
+void jinja_parse(struct render *r, struct jinja *t, const char *source, size_t n);
+const struct name *jinja_name(struct render *r, struct jinja *t, const char *bytes, size_t n); /* makes it if it is new */
 const struct name *jinja_find_name(const struct jinja *t, const char *bytes, size_t n);     /* or NULL */
 #endif

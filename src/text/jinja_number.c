@@ -7,22 +7,22 @@
 
 #include "text/jinja.h"
 
-_Noreturn static void too_big(struct run *r) { run_fail(r, FAULT_SUPPORT, "an integer beyond 64 bits cannot be computed with"); }
+_Noreturn static void too_big(struct render *r) { jinja_fail(r, FAULT_SUPPORT, "an integer beyond 64 bits cannot be computed with"); }
 
-double value_to_double(struct run *r, struct value v) {
+double value_to_double(struct render *r, struct value v) {
     if (value_is_whole(v)) return (double)v.as.i;
     if (v.kind == VALUE_FLOAT) return v.as.f;
-    if (v.kind != VALUE_BIG) run_fail(r, FAULT_TYPE, "must be real number, not %s", value_type(v));
+    if (v.kind != VALUE_BIG) jinja_fail(r, FAULT_TYPE, "must be real number, not %s", value_type(v));
     double f = strtod(v.as.text->bytes, NULL); /* its text ends with a zero byte: number_parse_int copies it so */
-    if (isinf(f)) run_fail(r, FAULT_OVERFLOW, "int too large to convert to float");
+    if (isinf(f)) jinja_fail(r, FAULT_OVERFLOW, "int too large to convert to float");
     return f;
 }
 
-int64_t value_index(struct run *r, struct value v) {
+int64_t value_index(struct render *r, struct value v) {
     if (value_is_whole(v)) return v.as.i;
     if (v.kind == VALUE_BIG) return v.as.text->bytes[0] == '-' ? INT64_MIN / 4 : INT64_MAX / 4;
-    if (v.kind == VALUE_UNDEFINED) run_fail_undefined(r, v);
-    run_fail(r, FAULT_TYPE, "'%s' object cannot be interpreted as an integer", value_type(v));
+    if (v.kind == VALUE_UNDEFINED) jinja_fail_undefined(r, v);
+    jinja_fail(r, FAULT_TYPE, "'%s' object cannot be interpreted as an integer", value_type(v));
 }
 
 static int big_compare(const struct text *a, const struct text *b) {
@@ -51,7 +51,7 @@ static int64_t floor_div(int64_t a, int64_t b, int64_t *mod) {
     return q;
 }
 
-static struct value whole_power(struct run *r, int64_t base, int64_t power) {
+static struct value whole_power(struct render *r, int64_t base, int64_t power) {
     int64_t out = 1;
     while (power > 0) {
         if (power & 1 && __builtin_mul_overflow(out, base, &out)) too_big(r);
@@ -61,21 +61,21 @@ static struct value whole_power(struct run *r, int64_t base, int64_t power) {
     return value_int(out);
 }
 
-static struct value whole_binary(struct run *r, int op, int64_t a, int64_t b) {
+static struct value whole_binary(struct render *r, int op, int64_t a, int64_t b) {
     int64_t out, mod;
     switch (op) {
     case '+': if (__builtin_add_overflow(a, b, &out)) too_big(r); return value_int(out);
     case '-': if (__builtin_sub_overflow(a, b, &out)) too_big(r); return value_int(out);
     case '*': if (__builtin_mul_overflow(a, b, &out)) too_big(r); return value_int(out);
     case '/':
-        if (!b) run_fail(r, FAULT_ZERO, "division by zero");
+        if (!b) jinja_fail(r, FAULT_ZERO, "division by zero");
         return value_float((double)((long double)a / (long double)b));
     case 'p':
         if (b >= 0) return whole_power(r, a, b);
-        if (!a) run_fail(r, FAULT_ZERO, "0.0 cannot be raised to a negative power");
+        if (!a) jinja_fail(r, FAULT_ZERO, "0.0 cannot be raised to a negative power");
         return value_float(pow((double)a, (double)b));
     default:
-        if (!b) run_fail(r, FAULT_ZERO, op == 'f' ? "integer division or modulo by zero" : "integer modulo by zero");
+        if (!b) jinja_fail(r, FAULT_ZERO, op == 'f' ? "integer division or modulo by zero" : "integer modulo by zero");
         if (b == -1) {
             if (op == '%') return value_int(0);
             if (a == INT64_MIN) too_big(r);
@@ -86,23 +86,23 @@ static struct value whole_binary(struct run *r, int op, int64_t a, int64_t b) {
     }
 }
 
-static struct value float_binary(struct run *r, int op, double a, double b) {
+static struct value float_binary(struct render *r, int op, double a, double b) {
     double mod, div;
     switch (op) {
     case '+': return value_float(a + b);
     case '-': return value_float(a - b);
     case '*': return value_float(a * b);
     case '/':
-        if (b == 0) run_fail(r, FAULT_ZERO, "float division by zero");
+        if (b == 0) jinja_fail(r, FAULT_ZERO, "float division by zero");
         return value_float(a / b);
     case 'p':
-        if (a == 0 && b < 0) run_fail(r, FAULT_ZERO, "0.0 cannot be raised to a negative power");
-        if (a < 0 && isfinite(a) && b != floor(b)) run_fail(r, FAULT_SUPPORT, "complex numbers are not supported");
+        if (a == 0 && b < 0) jinja_fail(r, FAULT_ZERO, "0.0 cannot be raised to a negative power");
+        if (a < 0 && isfinite(a) && b != floor(b)) jinja_fail(r, FAULT_SUPPORT, "complex numbers are not supported");
         div = pow(a, b);
-        if (isinf(div) && isfinite(a) && isfinite(b)) run_fail(r, FAULT_OVERFLOW, "numerical result out of range");
+        if (isinf(div) && isfinite(a) && isfinite(b)) jinja_fail(r, FAULT_OVERFLOW, "numerical result out of range");
         return value_float(div);
     default:
-        if (b == 0) run_fail(r, FAULT_ZERO, op == 'f' ? "float floor division by zero" : "float modulo");
+        if (b == 0) jinja_fail(r, FAULT_ZERO, op == 'f' ? "float floor division by zero" : "float modulo");
         mod = fmod(a, b), div = (a - mod) / b;
         if (mod == 0) mod = copysign(0, b);
         else if ((b < 0) != (mod < 0)) mod += b, div -= 1;
@@ -112,19 +112,19 @@ static struct value float_binary(struct run *r, int op, double a, double b) {
     }
 }
 
-struct value number_binary(struct run *r, int op, struct value a, struct value b) {
+struct value number_binary(struct render *r, int op, struct value a, struct value b) {
     if (value_is_whole(a) && value_is_whole(b)) return whole_binary(r, op, a.as.i, b.as.i);
     if (a.kind != VALUE_FLOAT && b.kind != VALUE_FLOAT) too_big(r);
     return float_binary(r, op, value_to_double(r, a), value_to_double(r, b));
 }
 
-static struct value repeat(struct run *r, struct value v, struct value times) {
+static struct value repeat(struct render *r, struct value v, struct value times) {
     int64_t count = times.kind == VALUE_BIG ? value_index(r, times) : times.as.i;
     size_t n = value_is_text(v) ? v.as.text->n : v.as.list->n, size = value_is_text(v) ? 1 : sizeof(struct value);
     if (count <= 0) count = 0;
-    if (n && (uint64_t)count > r->left.bytes / (n * size)) run_fail_memory(r);
-    char *out = run_new(r, n * (size_t)count, size);
-    run_step(r, (int64_t)n * count / 16);
+    if (n && (uint64_t)count > r->left.bytes / (n * size)) jinja_fail_memory(r);
+    char *out = jinja_room(r, n * (size_t)count, size);
+    jinja_step(r, (int64_t)n * count / 16);
     const void *from = value_is_text(v) ? (const void *)v.as.text->bytes : (const void *)v.as.list->at;
     for (int64_t i = 0; i < count && n; i++) memcpy(out + (size_t)i * n * size, from, n * size);
     if (value_is_text(v)) {
@@ -136,11 +136,11 @@ static struct value repeat(struct run *r, struct value v, struct value times) {
 
 static int is_sequence(struct value v) { return value_is_text(v) || v.kind == VALUE_LIST || v.kind == VALUE_TUPLE; }
 
-struct value value_binary(struct run *r, int op, struct value a, struct value b) {
+struct value value_binary(struct render *r, int op, struct value a, struct value b) {
     if (value_is_number(a) && value_is_number(b)) return number_binary(r, op, a, b);
     if (op == '%' && value_is_text(a)) return format_percent(r, a, b);
-    if (a.kind == VALUE_UNDEFINED) run_fail_undefined(r, a);
-    if (b.kind == VALUE_UNDEFINED) run_fail_undefined(r, b);
+    if (a.kind == VALUE_UNDEFINED) jinja_fail_undefined(r, a);
+    if (b.kind == VALUE_UNDEFINED) jinja_fail_undefined(r, b);
     if (op == '+' && value_is_text(a) && value_is_text(b)) {
         if (a.as.text->markup || b.as.text->markup)
             return value_markup(r, value_concat(r, text_escape(r, a), text_escape(r, b)));
@@ -150,18 +150,18 @@ struct value value_binary(struct run *r, int op, struct value a, struct value b)
     if (op == '*' && is_sequence(a) && (value_is_whole(b) || b.kind == VALUE_BIG)) return repeat(r, a, b);
     if (op == '*' && is_sequence(b) && (value_is_whole(a) || a.kind == VALUE_BIG)) return repeat(r, b, a);
     if (op == '+' && is_sequence(a))
-        run_fail(r, FAULT_TYPE, "can only concatenate %s (not \"%s\") to %s", value_type(a), value_type(b), value_type(a));
+        jinja_fail(r, FAULT_TYPE, "can only concatenate %s (not \"%s\") to %s", value_type(a), value_type(b), value_type(a));
     char sign[3] = {(char)op, 0, 0};
-    run_fail(r, FAULT_TYPE, "unsupported operand type(s) for %s: '%s' and '%s'", op == 'f' ? "//" : op == 'p' ? "** or pow()" : sign,
+    jinja_fail(r, FAULT_TYPE, "unsupported operand type(s) for %s: '%s' and '%s'", op == 'f' ? "//" : op == 'p' ? "** or pow()" : sign,
              value_type(a), value_type(b));
 }
 
-struct value value_negate(struct run *r, struct value v, int minus) {
+struct value value_negate(struct render *r, struct value v, int minus) {
     if (v.kind == VALUE_FLOAT) return value_float(minus ? -v.as.f : v.as.f);
     if (value_is_whole(v) && !(minus && v.as.i == INT64_MIN)) return value_int(minus ? -v.as.i : v.as.i);
     if (value_is_number(v)) too_big(r);
-    if (v.kind == VALUE_UNDEFINED) run_fail_undefined(r, v);
-    run_fail(r, FAULT_TYPE, "bad operand type for unary %c: '%s'", minus ? '-' : '+', value_type(v));
+    if (v.kind == VALUE_UNDEFINED) jinja_fail_undefined(r, v);
+    jinja_fail(r, FAULT_TYPE, "bad operand type for unary %c: '%s'", minus ? '-' : '+', value_type(v));
 }
 
 /* Digits of `base` with single underscores between them; 0 if there is anything else. */
@@ -191,7 +191,7 @@ static const char *skip_space(const char *s, size_t *n) {
 }
 
 /* int(text, base). Integers beyond 64 bits keep their decimal digits; in another base they are refused. */
-int number_parse_int(const char *s, size_t n, int base, struct run *r, struct value *out) {
+int number_parse_int(const char *s, size_t n, int base, struct render *r, struct value *out) {
     s = skip_space(s, &n);
     int minus = n && s[0] == '-', prefix = 0;
     if (n && (s[0] == '-' || s[0] == '+')) s++, n--;
@@ -202,7 +202,7 @@ int number_parse_int(const char *s, size_t n, int base, struct run *r, struct va
     }
     if (base == 0) base = 10;
     if (base < 2 || base > 36 || !n) return 0;
-    char *digits = run_new(r, n + 2, 1);
+    char *digits = jinja_room(r, n + 2, 1);
     size_t count;
     digits[0] = '-';
     if (!take_digits(s, n, base, digits + 1, &count)) return 0;
@@ -282,7 +282,7 @@ void number_show(double f, char out[NUMBER_ROOM]) {
     }
 }
 
-struct value number_round(struct run *r, struct value v, int64_t digits) {
+struct value number_round(struct render *r, struct value v, int64_t digits) {
     if (v.kind == VALUE_BIG && digits < 0) too_big(r);
     if (v.kind != VALUE_FLOAT) {
         if (digits >= 0 || v.kind == VALUE_BIG) return v.kind == VALUE_BIG ? v : value_int(v.as.i);

@@ -163,7 +163,7 @@ static struct node *parse_block(struct parser *p) {
     parse_skip_name(p, "required");
     parse_function_body(p, n, "endblock", mark);
     if (p->at->kind == TOKEN_NAME && parse_expect_name(p) != n->name) parse_fail(p, "the block ends under another name");
-    struct node **blocks = run_new(p->r, t->n_blocks + 1, sizeof *blocks);
+    struct node **blocks = jinja_room(p->r, t->n_blocks + 1, sizeof *blocks);
     if (t->n_blocks) memcpy(blocks, t->blocks, t->n_blocks * sizeof *blocks);
     t->blocks = blocks, t->blocks[t->n_blocks++] = n;
     return n;
@@ -227,7 +227,7 @@ static int at_end(const struct parser *p, const char *const *ends) {
 
 static struct nodes parse_body(struct parser *p, const char *const *ends) {
     struct nodes body = {0};
-    run_enter(p->r);
+    jinja_enter(p->r);
     for (;;) {
         struct node *n;
         if (p->at->kind == TOKEN_EOF) {
@@ -252,7 +252,7 @@ static struct nodes parse_body(struct parser *p, const char *const *ends) {
         }
         parse_append(p, &body, n);
     }
-    run_leave(p->r);
+    jinja_leave(p->r);
     return body;
 }
 
@@ -271,19 +271,19 @@ const struct name *jinja_find_name(const struct jinja *t, const char *bytes, siz
     return t->n_slots ? t->names[slot_of(t, bytes, n)] : NULL;
 }
 
-const struct name *jinja_name(struct run *r, struct jinja *t, const char *bytes, size_t n) {
+const struct name *jinja_name(struct render *r, struct jinja *t, const char *bytes, size_t n) {
     if (2 * (t->n_names + 1) > t->n_slots) {
         struct name **old = t->names;
         size_t n_old = t->n_slots;
         t->n_slots = n_old ? n_old * 2 : 128;
-        t->names = run_new(r, t->n_slots, sizeof *t->names);
+        t->names = jinja_room(r, t->n_slots, sizeof *t->names);
         for (size_t i = 0; i < n_old; i++)
             if (old[i]) t->names[slot_of(t, old[i]->text.as.text->bytes, old[i]->text.as.text->n)] = old[i];
     }
     size_t at = slot_of(t, bytes, n);
     if (!t->names[at]) {
-        struct name *name = run_new(r, 1, sizeof *name);
-        char *copy = run_new(r, n + 1, 1); /* ends with a zero byte, for messages */
+        struct name *name = jinja_room(r, 1, sizeof *name);
+        char *copy = jinja_room(r, n + 1, 1); /* ends with a zero byte, for messages */
         memcpy(copy, bytes, n);
         name->text = value_text_n(r, copy, n);
         name->global = global_find(bytes, n);
@@ -292,13 +292,13 @@ const struct name *jinja_name(struct run *r, struct jinja *t, const char *bytes,
     return t->names[at];
 }
 
-void parse(struct run *r, struct jinja *t, const char *source, size_t n) {
+void jinja_parse(struct render *r, struct jinja *t, const char *source, size_t n) {
     struct parser p = {.r = r, .t = t};
     t->loop = jinja_name(r, t, "loop", 4), t->caller = jinja_name(r, t, "caller", 6), t->self = jinja_name(r, t, "self", 4);
     t->kwargs = jinja_name(r, t, "kwargs", 6), t->varargs = jinja_name(r, t, "varargs", 7);
-    p.at = lex(r, source, n);
+    p.at = jinja_lex(r, source, n);
     t->body = parse_body(&p, NULL);
     if (!p.n_unknown) return;
     r->line = p.unknown[0].line;
-    run_fail(r, FAULT_SYNTAX, "No %s named '%.*s'.", p.unknown[0].what, p.unknown[0].n, p.unknown[0].name);
+    jinja_fail(r, FAULT_SYNTAX, "No %s named '%.*s'.", p.unknown[0].what, p.unknown[0].n, p.unknown[0].name);
 }

@@ -8,7 +8,7 @@
 struct unknown { const char *what, *name; int n, line, hard; };
 
 struct parser {
-    struct run *r;
+    struct render *r;
     struct jinja *t;
     const struct token *at;
     int loops;  /* for statements around, up to the next macro or block */

@@ -12,7 +12,7 @@ void parse_fail(struct parser *p, const char *format, ...) {
     vsnprintf(said, sizeof said, format, args);
     va_end(args);
     p->r->line = p->at->line;
-    run_fail(p->r, FAULT_SYNTAX, "%s", said);
+    jinja_fail(p->r, FAULT_SYNTAX, "%s", said);
 }
 
 void parse_unexpected(struct parser *p, const char *wanted) {
@@ -28,15 +28,15 @@ void parse_unexpected(struct parser *p, const char *wanted) {
 }
 
 struct node *parse_node(struct parser *p, enum node_kind kind) {
-    struct node *n = run_new(p->r, 1, sizeof *n);
-    run_step(p->r, 1);
+    struct node *n = jinja_room(p->r, 1, sizeof *n);
+    jinja_step(p->r, 1);
     n->kind = kind, n->line = p->at->line;
     return n;
 }
 
 void parse_append(struct parser *p, struct nodes *list, struct node *n) {
     if (!(list->n & (list->n - 1))) { /* room grows at powers of two */
-        struct node **at = run_new(p->r, list->n ? list->n * 2 : 1, sizeof *at);
+        struct node **at = jinja_room(p->r, list->n ? list->n * 2 : 1, sizeof *at);
         if (list->n) memcpy(at, list->at, list->n * sizeof *at);
         list->at = at;
     }
@@ -75,7 +75,7 @@ void parse_harden(struct parser *p, size_t mark) {
 static void note_unknown(struct parser *p, const char *what, struct value name) {
     if (p->n_unknown == p->room_unknown) {
         size_t room = p->room_unknown ? p->room_unknown * 2 : 8;
-        struct unknown *u = run_new(p->r, room, sizeof *u);
+        struct unknown *u = jinja_room(p->r, room, sizeof *u);
         if (p->n_unknown) memcpy(u, p->unknown, p->n_unknown * sizeof *u);
         p->unknown = u, p->room_unknown = room;
     }
@@ -212,7 +212,7 @@ static struct node *parse_attr(struct parser *p, struct node *left) {
 
 static void add_argument(struct parser *p, struct arguments *a, struct argument what) {
     if (!(a->n & (a->n - 1))) {
-        struct argument *at = run_new(p->r, a->n ? a->n * 2 : 1, sizeof *at);
+        struct argument *at = jinja_room(p->r, a->n ? a->n * 2 : 1, sizeof *at);
         if (a->n) memcpy(at, a->at, a->n * sizeof *at);
         a->at = at;
     }
@@ -316,7 +316,7 @@ static struct node *parse_behind(struct parser *p, struct node *n) {
 
 static struct node *parse_unary(struct parser *p, int with_filters) {
     struct node *n;
-    run_enter(p->r);
+    jinja_enter(p->r);
     if (token_is(p->at, "-") || token_is(p->at, "+")) {
         n = parse_node(p, token_is(p->at, "-") ? NODE_NEGATE : NODE_PLUS);
         p->at++;
@@ -324,7 +324,7 @@ static struct node *parse_unary(struct parser *p, int with_filters) {
     } else n = parse_primary(p, 0);
     n = parse_postfix(p, n);
     if (with_filters) n = parse_behind(p, n);
-    run_leave(p->r);
+    jinja_leave(p->r);
     return n;
 }
 
@@ -386,7 +386,7 @@ static struct node *parse_compare(struct parser *p) {
     while ((op = take_comparison(p))) {
         if (!n) n = parse_node(p, NODE_COMPARE), n->left = left;
         parse_append(p, &n->list, parse_sum(p));
-        const char **more = run_new(p->r, n->list.n, sizeof *more);
+        const char **more = jinja_room(p->r, n->list.n, sizeof *more);
         if (ops) memcpy(more, ops, (n->list.n - 1) * sizeof *more);
         ops = more, ops[n->list.n - 1] = op, n->ops = ops;
     }
@@ -397,9 +397,9 @@ static struct node *parse_not(struct parser *p) {
     if (!token_is_name(p->at, "not")) return parse_compare(p);
     struct node *n = parse_node(p, NODE_NOT);
     p->at++;
-    run_enter(p->r);
+    jinja_enter(p->r);
     n->left = parse_not(p);
-    run_leave(p->r);
+    jinja_leave(p->r);
     return n;
 }
 
@@ -422,7 +422,7 @@ static struct node *parse_or(struct parser *p) {
 }
 
 struct node *parse_expression(struct parser *p) {
-    run_enter(p->r);
+    jinja_enter(p->r);
     size_t mark = p->n_unknown;
     struct node *left = parse_or(p);
     while (parse_skip_name(p, "if")) {
@@ -432,7 +432,7 @@ struct node *parse_expression(struct parser *p) {
         parse_soften(p, mark);
         left = n;
     }
-    run_leave(p->r);
+    jinja_leave(p->r);
     return left;
 }
 
@@ -447,14 +447,14 @@ static struct node *parse_part(struct parser *p, int how) {
 
 struct node *parse_tuple(struct parser *p, int how, const char *stop) {
     struct node *n = parse_node(p, NODE_TUPLE);
-    run_enter(p->r);
+    jinja_enter(p->r);
     int comma = 0;
     while (!ends_tuple(p, stop)) {
         parse_append(p, &n->list, parse_part(p, how));
         if (!parse_skip(p, ",")) break;
         comma = 1;
     }
-    run_leave(p->r);
+    jinja_leave(p->r);
     if (comma) return n;
     if (n->list.n) return n->list.at[0];
     if (!(how & TUPLE_IN_BRACKETS)) parse_unexpected(p, "an expression");

@@ -16,7 +16,7 @@ static void restore_locale(locale_t old) {
 }
 
 static enum jinja_fault compile(struct jinja *t, const char *source, size_t n) {
-    if (!setjmp(t->made.leave)) parse(&t->made, t, source, n);
+    if (!setjmp(t->made.leave)) jinja_parse(&t->made, t, source, n);
     return t->made.fault;
 }
 
@@ -25,7 +25,7 @@ struct jinja *jinja_new(const char *source, size_t n, enum jinja_fault *fault, s
     struct jinja *t = mem_new(1, sizeof *t);
     *fault = FAULT_MEMORY;
     if (!t) return error_memory(e, "the chat template"), NULL;
-    run_init(&t->made, &limits);
+    jinja_run_init(&t->made, &limits);
     locale_t locale = take_locale();
     *fault = compile(t, source, n);
     restore_locale(locale);
@@ -38,13 +38,13 @@ struct jinja *jinja_new(const char *source, size_t n, enum jinja_fault *fault, s
 
 void jinja_free(struct jinja *t) {
     if (!t) return;
-    run_drop(&t->made);
+    jinja_run_drop(&t->made);
     mem_free(t);
 }
 
 int jinja_mentions(const struct jinja *t, const char *name) { return jinja_find_name(t, name, strlen(name)) != NULL; }
 
-static void render(const struct jinja *t, struct run *r, jinja_prepare *prepare, void *arg, struct value *out) {
+static void render(const struct jinja *t, struct render *r, jinja_prepare *prepare, void *arg, struct value *out) {
     struct dict context = {0};
     struct out o = {0};
     r->template = t;
@@ -57,16 +57,16 @@ static void render(const struct jinja *t, struct run *r, jinja_prepare *prepare,
         if (name) scope_set(r, r->root, name, context.at[i].value);
     }
     r->out = &o;
-    exec(r, &t->body);
+    exec_nodes(r, &t->body);
     *out = out_take(r, &o);
 }
 
-static enum jinja_fault guard(const struct jinja *t, struct run *r, jinja_prepare *prepare, void *arg, struct value *out) {
+static enum jinja_fault guard(const struct jinja *t, struct render *r, jinja_prepare *prepare, void *arg, struct value *out) {
     if (!setjmp(r->leave)) render(t, r, prepare, arg, out);
     return r->fault;
 }
 
-enum jinja_fault jinja_render(const struct jinja *t, struct run *r, jinja_prepare *prepare, void *arg, struct value *out) {
+enum jinja_fault jinja_render(const struct jinja *t, struct render *r, jinja_prepare *prepare, void *arg, struct value *out) {
     locale_t locale = take_locale();
     enum jinja_fault fault = guard(t, r, prepare, arg, out);
     restore_locale(locale);

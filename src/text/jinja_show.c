@@ -5,7 +5,7 @@
 
 #include "text/jinja.h"
 
-static void show_string(struct run *r, struct out *o, const struct text *t) {
+static void show_string(struct render *r, struct out *o, const struct text *t) {
     char quote = memchr(t->bytes, '\'', t->n) && !memchr(t->bytes, '"', t->n) ? '"' : '\'';
     size_t used;
     out_add_char(r, o, (uint32_t)quote);
@@ -21,7 +21,7 @@ static void show_string(struct run *r, struct out *o, const struct text *t) {
     out_add_char(r, o, (uint32_t)quote);
 }
 
-static void show_bytes(struct run *r, struct out *o, const struct text *t) {
+static void show_bytes(struct render *r, struct out *o, const struct text *t) {
     char quote = memchr(t->bytes, '\'', t->n) && !memchr(t->bytes, '"', t->n) ? '"' : '\'';
     out_add_char(r, o, 'b');
     out_add_char(r, o, (uint32_t)quote);
@@ -37,7 +37,7 @@ static void show_bytes(struct run *r, struct out *o, const struct text *t) {
     out_add_char(r, o, (uint32_t)quote);
 }
 
-static void show_list(struct run *r, struct out *o, const struct list *l, const char *brackets, int tuple) {
+static void show_list(struct render *r, struct out *o, const struct list *l, const char *brackets, int tuple) {
     out_add(r, o, brackets, 1);
     for (size_t i = 0; i < l->n; i++) {
         if (i) out_add(r, o, ", ", 2);
@@ -47,7 +47,7 @@ static void show_list(struct run *r, struct out *o, const struct list *l, const 
     out_add(r, o, brackets + 1, 1);
 }
 
-static void show_dict(struct run *r, struct out *o, const struct dict *d) {
+static void show_dict(struct render *r, struct out *o, const struct dict *d) {
     out_add_char(r, o, '{');
     for (size_t i = 0; i < d->n; i++) {
         if (i) out_add(r, o, ", ", 2);
@@ -58,30 +58,30 @@ static void show_dict(struct run *r, struct out *o, const struct dict *d) {
     out_add_char(r, o, '}');
 }
 
-static void show_range(struct run *r, struct out *o, const struct range *g) {
+static void show_range(struct render *r, struct out *o, const struct range *g) {
     char text[96];
     snprintf(text, sizeof text, g->step == 1 ? "range(%lld, %lld)" : "range(%lld, %lld, %lld)", (long long)g->start,
              (long long)g->stop, (long long)g->step);
     out_add_text(r, o, text);
 }
 
-static void show_loop(struct run *r, struct out *o, struct value v) {
+static void show_loop(struct render *r, struct out *o, struct value v) {
     char text[96];
     int64_t index = value_attr(r, v, value_text(r, "index")).as.i, length = value_attr(r, v, value_text(r, "length")).as.i;
     snprintf(text, sizeof text, "<LoopContext %lld/%lld>", (long long)index, (long long)length);
     out_add_text(r, o, text);
 }
 
-static void show_number(struct run *r, struct out *o, struct value v) {
+static void show_number(struct render *r, struct out *o, struct value v) {
     char text[NUMBER_ROOM];
     if (v.kind == VALUE_FLOAT) number_show(v.as.f, text);
     else snprintf(text, sizeof text, "%lld", (long long)v.as.i);
     out_add_text(r, o, text);
 }
 
-void value_repr(struct run *r, struct out *o, struct value v) {
-    run_enter(r);
-    run_step(r, 1);
+void value_repr(struct render *r, struct out *o, struct value v) {
+    jinja_enter(r);
+    jinja_step(r, 1);
     switch (v.kind) {
     case VALUE_UNDEFINED: out_add_text(r, o, "Undefined"); break;
     case VALUE_NONE: out_add_text(r, o, "None"); break;
@@ -115,24 +115,24 @@ void value_repr(struct run *r, struct out *o, struct value v) {
         value_repr(r, o, value_attr(r, v, value_text(r, "name")));
         out_add_char(r, o, '>');
         break;
-    default: run_fail(r, FAULT_SUPPORT, "a %s cannot be printed", value_type(v));
+    default: jinja_fail(r, FAULT_SUPPORT, "a %s cannot be printed", value_type(v));
     }
-    run_leave(r);
+    jinja_leave(r);
 }
 
-void value_show(struct run *r, struct out *o, struct value v) {
+void value_show(struct render *r, struct out *o, struct value v) {
     if (value_is_text(v)) out_add(r, o, v.as.text->bytes, v.as.text->n);
     else if (v.kind != VALUE_UNDEFINED) value_repr(r, o, v);
 }
 
-struct value value_to_text(struct run *r, struct value v) {
+struct value value_to_text(struct render *r, struct value v) {
     if (value_is_text(v)) return v;
     struct out o = {0};
     value_show(r, &o, v);
     return out_take(r, &o);
 }
 
-struct value text_escape(struct run *r, struct value v) {
+struct value text_escape(struct render *r, struct value v) {
     v = value_to_text(r, v);
     const struct text *t = v.as.text;
     if (t->markup) return v;
@@ -148,7 +148,7 @@ struct value text_escape(struct run *r, struct value v) {
 
 /* ---- JSON, as Python's json.dumps ---- */
 
-static void json_string(struct run *r, struct out *o, const struct text *t, int ascii) {
+static void json_string(struct render *r, struct out *o, const struct text *t, int ascii) {
     size_t used, plain = 0;
     out_add_char(r, o, '"');
     for (size_t i = 0; i < t->n; i += used) {
@@ -168,33 +168,33 @@ static void json_string(struct run *r, struct out *o, const struct text *t, int 
     out_add_char(r, o, '"');
 }
 
-static void json_scalar(struct run *r, struct out *o, struct value v, const struct json_style *style) {
+static void json_scalar(struct render *r, struct out *o, struct value v, const struct json_style *style) {
     if (value_is_text(v)) json_string(r, o, v.as.text, style->ascii);
     else if (v.kind == VALUE_NONE) out_add_text(r, o, "null");
     else if (v.kind == VALUE_BOOL) out_add_text(r, o, v.as.i ? "true" : "false");
     else if (v.kind == VALUE_FLOAT && isnan(v.as.f)) out_add_text(r, o, "NaN");
     else if (v.kind == VALUE_FLOAT && isinf(v.as.f)) out_add_text(r, o, v.as.f < 0 ? "-Infinity" : "Infinity");
     else if (value_is_number(v)) value_repr(r, o, v);
-    else run_fail(r, FAULT_TYPE, "Object of type %s is not JSON serializable", value_type(v));
+    else jinja_fail(r, FAULT_TYPE, "Object of type %s is not JSON serializable", value_type(v));
 }
 
-static void json_line(struct run *r, struct out *o, const struct json_style *style, int level) {
+static void json_line(struct render *r, struct out *o, const struct json_style *style, int level) {
     if (!style->indented) return;
     out_add_char(r, o, '\n');
     for (int i = 0; i < level; i++) value_show(r, o, style->indent);
 }
 
-static void json_key(struct run *r, struct out *o, struct value key, const struct json_style *style) {
+static void json_key(struct render *r, struct out *o, struct value key, const struct json_style *style) {
     if (value_is_text(key)) { json_string(r, o, key.as.text, style->ascii); return; }
     if (key.kind != VALUE_NONE && !value_is_number(key))
-        run_fail(r, FAULT_TYPE, "keys must be str, int, float, bool or None, not %s", value_type(key));
+        jinja_fail(r, FAULT_TYPE, "keys must be str, int, float, bool or None, not %s", value_type(key));
     out_add_char(r, o, '"');
     json_scalar(r, o, key, style);
     out_add_char(r, o, '"');
 }
 
-static void json_dict(struct run *r, struct out *o, const struct dict *d, const struct json_style *style, int level) {
-    struct value *at = run_new(r, d->n, sizeof *at), *keys = run_new(r, d->n, sizeof *keys);
+static void json_dict(struct render *r, struct out *o, const struct dict *d, const struct json_style *style, int level) {
+    struct value *at = jinja_room(r, d->n, sizeof *at), *keys = jinja_room(r, d->n, sizeof *keys);
     for (size_t i = 0; i < d->n; i++) at[i] = value_int((int64_t)i), keys[i] = d->at[i].key;
     if (style->sort) list_sort(r, at, keys, d->n, 0);
     out_add_char(r, o, '{');
@@ -210,10 +210,10 @@ static void json_dict(struct run *r, struct out *o, const struct dict *d, const 
     out_add_char(r, o, '}');
 }
 
-void value_json(struct run *r, struct out *o, struct value v, const struct json_style *style, int level) {
-    run_step(r, 1);
+void value_json(struct render *r, struct out *o, struct value v, const struct json_style *style, int level) {
+    jinja_step(r, 1);
     if (v.kind != VALUE_DICT && v.kind != VALUE_LIST && v.kind != VALUE_TUPLE) { json_scalar(r, o, v, style); return; }
-    run_enter(r);
+    jinja_enter(r);
     if (v.kind == VALUE_DICT) {
         json_dict(r, o, v.as.dict, style, level);
     } else {
@@ -226,5 +226,5 @@ void value_json(struct run *r, struct out *o, struct value v, const struct json_
         if (v.as.list->n) json_line(r, o, style, level);
         out_add_char(r, o, ']');
     }
-    run_leave(r);
+    jinja_leave(r);
 }

@@ -144,7 +144,7 @@ static const char *special(const struct special_case *table, size_t n, uint32_t 
     return NULL;
 }
 
-static void put_upper(struct run *r, struct out *o, uint32_t c, int title) {
+static void put_upper(struct render *r, struct out *o, uint32_t c, int title) {
     const char *more = c < 128 ? NULL
                        : title ? special(special_title, sizeof special_title / sizeof *special_title, c)
                                : special(special_upper, sizeof special_upper / sizeof *special_upper, c);
@@ -176,13 +176,13 @@ static int sigma_is_final(const char *s, size_t n, size_t at, size_t used) {
     return before != SIDE_NONE && after == SIDE_NONE;
 }
 
-static void put_lower(struct run *r, struct out *o, const char *s, size_t n, size_t at, uint32_t c, size_t used) {
+static void put_lower(struct render *r, struct out *o, const char *s, size_t n, size_t at, uint32_t c, size_t used) {
     if (c == 0x130) out_add_text(r, o, "i\xcc\x87");
     else if (c == 0x3a3) out_add_char(r, o, sigma_is_final(s, n, at, used) ? 0x3c2 : 0x3c3);
     else out_add_char(r, o, (uint32_t)utf8proc_tolower((utf8proc_int32_t)c));
 }
 
-static void put_fold(struct run *r, struct out *o, uint32_t c) {
+static void put_fold(struct render *r, struct out *o, uint32_t c) {
     utf8proc_int32_t folded[8];
     int boundary = 0;
     utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)c, folded, 8, UTF8PROC_CASEFOLD, &boundary);
@@ -191,7 +191,7 @@ static void put_fold(struct run *r, struct out *o, uint32_t c) {
         for (utf8proc_ssize_t i = 0; i < n; i++) out_add_char(r, o, (uint32_t)folded[i]);
 }
 
-struct value text_case(struct run *r, struct value v, enum text_case how) {
+struct value text_case(struct render *r, struct value v, enum text_case how) {
     const char *s = v.as.text->bytes;
     size_t n = v.as.text->n, used;
     struct out o = {0};
@@ -211,7 +211,7 @@ struct value text_case(struct run *r, struct value v, enum text_case how) {
     return v.as.text->markup ? value_markup(r, out) : out;
 }
 
-struct value value_lower_case(struct run *r, struct value v) { return value_is_text(v) ? text_case(r, v, CASE_LOWER) : v; }
+struct value value_lower_case(struct render *r, struct value v) { return value_is_text(v) ? text_case(r, v, CASE_LOWER) : v; }
 
 uint32_t text_named(const char *name, size_t n) {
     for (size_t i = 0; i < sizeof char_names / sizeof *char_names; i++)
@@ -220,19 +220,19 @@ uint32_t text_named(const char *name, size_t n) {
 }
 
 /* Whether c is one of `chars`, or white space when that is NULL. */
-static int to_strip(struct run *r, uint32_t c, const struct text *chars) {
+static int to_strip(struct render *r, uint32_t c, const struct text *chars) {
     if (!chars) return char_is_space(c);
-    run_step(r, 1 + (int64_t)chars->n / 16);
+    jinja_step(r, 1 + (int64_t)chars->n / 16);
     size_t used;
     for (size_t i = 0; i < chars->n; i += used)
         if (text_char(chars->bytes + i, chars->n - i, &used) == c) return 1;
     return 0;
 }
 
-struct value text_strip(struct run *r, struct value v, struct value chars, int sides) {
+struct value text_strip(struct render *r, struct value v, struct value chars, int sides) {
     const struct text *set = value_is_text(chars) ? chars.as.text : NULL;
     if (!set && chars.kind != VALUE_NONE && chars.kind != VALUE_MISSING)
-        run_fail(r, FAULT_TYPE, "strip arg must be None or str");
+        jinja_fail(r, FAULT_TYPE, "strip arg must be None or str");
     const char *s = v.as.text->bytes;
     size_t first = 0, end = v.as.text->n, used;
     if (sides & 1)
@@ -252,7 +252,7 @@ static int ends_line(uint32_t c) {
     return (c >= 10 && c <= 13) || (c >= 28 && c <= 30) || c == 0x85 || c == 0x2028 || c == 0x2029;
 }
 
-struct value text_lines(struct run *r, struct value v, int keep_ends) {
+struct value text_lines(struct render *r, struct value v, int keep_ends) {
     const char *s = v.as.text->bytes;
     size_t n = v.as.text->n, used, start = 0;
     struct list lines = {0};
