@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "quant/convert.h"
 #include "quant/open.h"
 
 static int open_whole(const char *folder, struct weft_error *e) {
@@ -372,6 +373,42 @@ static void experts_are_the_same_in_every_layout(void **state) {
     checkpoint_close(c[0]);
 }
 
+/* FP8 in blocks, one tensor for all experts: the up half of inner 96 begins within the first block of 128 rows. */
+static void fp8_experts_take_the_scales_of_their_own_blocks(void **state) {
+    (void)state;
+    struct small s;
+    struct checkpoint *c;
+    struct expert_weights experts[2];
+    struct weft_error e = {0};
+    float row[64], scales[2][2][1] = {{{1}, {2}}, {{4}, {8}}};
+    small_init(&s);
+    small_add(&s, "model.layers.0.mlp.experts.gate_up_proj", DTYPE_F8_E4M3, 3, 2, 192, 64);
+    small_add(&s, "model.layers.0.mlp.experts.gate_up_proj_scale_inv", DTYPE_F32, 3, 2, 2, 1);
+    small_add(&s, "model.layers.0.mlp.experts.down_proj", DTYPE_F8_E4M3, 3, 2, 64, 96);
+    small_add(&s, "model.layers.0.mlp.experts.down_proj_scale_inv", DTYPE_BF16, 3, 2, 1, 1);
+    assert_int_equal(checkpoint_open(&c, written(&s), &e), 0);
+    if (weight_open_experts(experts, 2, c, "layers.0.mlp", 64, 96, &e)) fail_msg("%s", e.message);
+    for (int x = 0; x < 2; x++) {
+        const struct tensor *t = checkpoint_look(c, "layers.0.mlp.experts.gate_up_proj_scale_inv", "");
+        assert_ptr_equal(experts[x].up.scales, t->data + 8 * x);
+        assert_ptr_equal(experts[x].down.data, experts[0].down.data + 64 * 96 * x);
+        experts[x].gate.scales = experts[x].up.scales = (const uint8_t *)scales[x];
+        for (int r = 0; r < 96; r++) {
+            weight_decode(&experts[x].gate, r, row);
+            assert_true(row[63] == float_from_e4m3(0x3d) * scales[x][0][0]);
+            weight_decode(&experts[x].up, r, row);
+            assert_true(row[0] == float_from_e4m3(0x3d) * scales[x][96 + r >= 128][0]);
+        }
+        assert_int_equal(weight_check(&experts[x].down, 0, 64, &e), 0);
+    }
+    checkpoint_close(c);
+    small_find(&s, "model.layers.0.mlp.experts.gate_up_proj_scale_inv")->shape[1] = 1;
+    assert_int_equal(checkpoint_open(&c, written(&s), &e), 0);
+    assert_int_equal(weight_open_experts(experts, 2, c, "layers.0.mlp", 64, 96, &e), WEFT_ERROR_INPUT);
+    assert_non_null(strstr(e.message, "[2, 1, 1], expected [2, 2, 1]"));
+    checkpoint_close(c);
+}
+
 /* ---- the Hub's cache */
 
 static void make_folders(const char *path) {
@@ -462,6 +499,7 @@ int main(void) {
         cmocka_unit_test(a_sidecar_brings_the_mtp_head_that_the_shards_lack),
         cmocka_unit_test(a_claim_that_differs_from_the_shapes_is_a_warning),
         cmocka_unit_test(experts_are_the_same_in_every_layout),
+        cmocka_unit_test(fp8_experts_take_the_scales_of_their_own_blocks),
         cmocka_unit_test(a_hub_name_is_found_in_the_cache_as_it_is_laid_out),
         cmocka_unit_test(opening_survives_every_failed_allocation),
     };

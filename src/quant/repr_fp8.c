@@ -7,10 +7,7 @@
 enum { BLOCK = 128 };
 
 static float block_scale(const struct weight *w, int64_t row, int64_t block) {
-    const uint8_t *p = w->scales + (size_t)((w->block_row0 + row) / BLOCK) * w->scale_row_bytes;
-    if (w->scale_dtype == DTYPE_BF16) return float_from_bf16(load_u16(p + 2 * block));
-    if (w->scale_dtype == DTYPE_F16) return float_from_f16(load_u16(p + 2 * block));
-    return load_f32(p + 4 * block);
+    return load_float(w->scales + (size_t)((w->block_row0 + row) / BLOCK) * w->scale_row_bytes, w->scale_dtype, block);
 }
 
 static int check_fp8(const struct weight *w, int64_t row0, int64_t n_rows, struct weft_error *e) {
