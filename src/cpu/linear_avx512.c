@@ -12,14 +12,14 @@
 #include "cpu/isa.h"
 #include "cpu/linear_affine.h"
 #include "cpu/linear_call.h"
-
-#define INLINE static inline __attribute__((always_inline))
+#include "cpu/linear_tile_avx512.h"
 
 enum {
     STREAMS = 4,        /* tiles side by side */
     AHEAD_BYTES = 1536, /* prefetch distance of a stream */
     PANEL_BLOCKS = 8,   /* 8 blocks x 64 columns: 16 KiB of codes */
-    PANEL_ROWS = 6,     /* 6 rows x 4 tiles: 24 sums in registers, 4 codes, the rest for inputs */
+    DOT_ROWS = 3,       /* 3 rows x 4 tiles: 12 dots and their 12 scaled sums in registers */
+    FMA_ROWS = 6,       /* 6 rows x 4 tiles of fp32 sums */
 };
 
 /* 16 scales or biases as fp32. */
@@ -110,7 +110,7 @@ INLINE void stream_q8(const struct linear_call *c, const struct affine_shape *sh
                 for (int r = 0; r < R; r++) {
                     __m512i dot = _mm512_setzero_si512();
                     for (int s = 0; s < 8; s++)
-                        dot = _mm512_dpbusd_epi32(dot, v[s], R == 1 ? xb[s] : four_inputs(x[r] + block * AFFINE_BLOCK + 4 * s));
+                        dot_bytes(&dot, v[s], R == 1 ? xb[s] : four_inputs(x[r] + block * AFFINE_BLOCK + 4 * s));
                     t[i][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_set1_ps(x_scale[r][block]), t[i][r]);
                 }
             }
@@ -152,10 +152,10 @@ INLINE void run_stream_q8(const struct linear_call *c, int col0, int col1, const
 struct panel {
     __m512i codes[PANEL_BLOCKS][8][STREAMS];
     __m512 scale[PANEL_BLOCKS][STREAMS], bias[PANEL_BLOCKS][STREAMS]; /* [group of the panel] */
-    __m512 acc[][STREAMS];                                            /* [row] */
+    struct panel_row { __m512 acc[STREAMS]; float x_sum[16]; } row[]; /* x_sum: of each group of the panel */
 };
 
-static size_t panel_bytes(int n_rows, int n_in) { return (void)n_in, sizeof(struct panel) + (size_t)n_rows * STREAMS * sizeof(__m512); }
+static size_t panel_bytes(int n_rows, int n_in) { return (void)n_in, sizeof(struct panel) + (size_t)n_rows * sizeof(struct panel_row); }
 
 INLINE void fill_panel(struct panel *p, const struct affine_shape *shape, const uint8_t **in, int n_tiles, int n_groups, const int bits) {
     size_t ahead = (size_t)n_groups * shape->group_bytes; /* the same place of the next panel */
@@ -174,60 +174,70 @@ INLINE void fill_panel(struct panel *p, const struct affine_shape *shape, const 
     }
 }
 
-/* R rows from row0 on against the panel, whose first block is block0. C tiles of it are in use. */
-INLINE void panel_q8(const struct linear_call *c, struct panel *p, int group_blocks, int n_groups, int block0, int row0, const int C,
-                     const int R) {
-    const int8_t *x[PANEL_ROWS];
-    const float *x_scale[PANEL_ROWS], *x_sum[PANEL_ROWS];
-    __m512(*acc)[STREAMS] = p->acc + row0;
+/* R rows from row0 on against the panel, whose first block is block0. */
+INLINE void panel_q8(const struct linear_call *c, struct panel *p, int group_blocks, int n_groups, int block0, int row0, const int R) {
+    const int8_t *x[DOT_ROWS];
+    const float *x_scale[DOT_ROWS];
+    struct panel_row *row = p->row + row0;
     for (int r = 0; r < R; r++) {
-        x[r] = call_q8(c, row0 + r) + block0 * AFFINE_BLOCK;
-        x_scale[r] = call_q8_scale(c, row0 + r) + block0, x_sum[r] = call_q8_sum(c, row0 + r) + block0;
+        x[r] = call_q8(c, row0 + r) + block0 * AFFINE_BLOCK, x_scale[r] = call_q8_scale(c, row0 + r) + block0;
+        const float *sum = call_q8_sum(c, row0 + r) + block0;
+        for (int g = 0; g < n_groups; g++) {
+            row[r].x_sum[g] = 0;
+            for (int b = 0; b < group_blocks; b++) row[r].x_sum[g] += *sum++;
+        }
     }
+#define DOT(r, i) dot_bytes(&d##r##i, v##i, four);
+#define ROW(r)                                                               \
+    if (R > r) {                                                             \
+        __m512i four = four_inputs(x[r] + block * AFFINE_BLOCK + 4 * s);     \
+        TILE_VECTORS(DOT, r)                                                 \
+    }
+#define DECLARE_SUM(r, i) __m512 t##r##i = _mm512_setzero_ps();
+#define DECLARE_DOT(r, i) __m512i d##r##i = _mm512_setzero_si512();
+#define SCALE(r, i) \
+    if (R > r) t##r##i = _mm512_fmadd_ps(_mm512_cvtepi32_ps(d##r##i), _mm512_set1_ps(x_scale[r][block]), t##r##i);
+#define ADD(r, i)                                                            \
+    if (R > r) {                                                             \
+        __m512 acc = _mm512_fmadd_ps(p->scale[g][i], t##r##i, row[r].acc[i]);                   \
+        row[r].acc[i] = _mm512_fmadd_ps(p->bias[g][i], _mm512_set1_ps(row[r].x_sum[g]), acc);   \
+    }
+#define ALL(M) TILE_VECTORS(M, 0) TILE_VECTORS(M, 1) TILE_VECTORS(M, 2)
     for (int g = 0, block = 0; g < n_groups; g++) {
-        __m512 t[PANEL_ROWS][STREAMS];
-        for (int r = 0; r < R; r++)
-            for (int i = 0; i < C; i++) t[r][i] = _mm512_setzero_ps();
-        for (int b = 0; b < group_blocks; b++, block++) {
-            __m512i dot[PANEL_ROWS][STREAMS];
-            for (int r = 0; r < R; r++)
-                for (int i = 0; i < C; i++) dot[r][i] = _mm512_setzero_si512();
+        ALL(DECLARE_SUM)
+        for (int end = block + group_blocks; block < end; block++) {
             const __m512i(*codes)[STREAMS] = p->codes[block];
-#pragma GCC unroll 1
+            ALL(DECLARE_DOT)
+#pragma GCC unroll 4
             for (int s = 0; s < 8; s++) {
-                __m512i v[STREAMS];
-                for (int i = 0; i < C; i++) v[i] = codes[s][i];
-                for (int r = 0; r < R; r++) {
-                    __m512i four = four_inputs(x[r] + block * AFFINE_BLOCK + 4 * s);
-                    for (int i = 0; i < C; i++) dot[r][i] = _mm512_dpbusd_epi32(dot[r][i], v[i], four);
-                }
+                __m512i v0 = codes[s][0], v1 = codes[s][1], v2 = codes[s][2], v3 = codes[s][3];
+                keep(&v0), keep(&v1), keep(&v2), keep(&v3);
+                ROW(0) ROW(1) ROW(2)
             }
-            for (int r = 0; r < R; r++) {
-                __m512 scale = _mm512_set1_ps(x_scale[r][block]);
-                for (int i = 0; i < C; i++)
-                    t[r][i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r][i]), scale, t[r][i]);
-            }
+            ALL(SCALE)
         }
-        for (int r = 0; r < R; r++) {
-            float sum = 0;
-            for (int b = 0; b < group_blocks; b++) sum += x_sum[r][block - group_blocks + b];
-            for (int i = 0; i < C; i++)
-                acc[r][i] = _mm512_fmadd_ps(p->bias[g][i], _mm512_set1_ps(sum), _mm512_fmadd_ps(p->scale[g][i], t[r][i], acc[r][i]));
-        }
+        ALL(ADD)
     }
+#undef DOT
+#undef ROW
+#undef DECLARE_SUM
+#undef DECLARE_DOT
+#undef SCALE
+#undef ADD
+#undef ALL
+}
+
+INLINE void panel_all_rows_q8(const struct linear_call *c, struct panel *p, const int group_blocks, int n_groups, int block0) {
+    int row = 0;
+    for (; row + DOT_ROWS <= c->n_rows; row += DOT_ROWS) panel_q8(c, p, group_blocks, n_groups, block0, row, DOT_ROWS);
+    if (c->n_rows - row == 2) panel_q8(c, p, group_blocks, n_groups, block0, row, 2);
+    if (c->n_rows - row == 1) panel_q8(c, p, group_blocks, n_groups, block0, row, 1);
 }
 
 static __attribute__((noinline)) void panel_rows_q8(const struct linear_call *c, struct panel *p, int group_blocks, int n_groups, int block0) {
-    for (int row = 0; row < c->n_rows; row += PANEL_ROWS) {
-        switch (c->n_rows - row) {
-        case 1: panel_q8(c, p, group_blocks, n_groups, block0, row, STREAMS, 1); break;
-        case 2: panel_q8(c, p, group_blocks, n_groups, block0, row, STREAMS, 2); break;
-        case 3: panel_q8(c, p, group_blocks, n_groups, block0, row, STREAMS, 3); break;
-        case 4: panel_q8(c, p, group_blocks, n_groups, block0, row, STREAMS, 4); break;
-        case 5: panel_q8(c, p, group_blocks, n_groups, block0, row, STREAMS, 5); break;
-        default: panel_q8(c, p, group_blocks, n_groups, block0, row, STREAMS, 6); break;
-        }
-    }
+    if (group_blocks == 1) panel_all_rows_q8(c, p, 1, n_groups, block0);
+    else if (group_blocks == 2) panel_all_rows_q8(c, p, 2, n_groups, block0);
+    else panel_all_rows_q8(c, p, 4, n_groups, block0);
 }
 
 /* The loop over panels of one set of columns, for any input form. */
@@ -242,7 +252,7 @@ INLINE void run_panel(const struct linear_call *c, int col0, int col1, const int
         const uint8_t *in[STREAMS];
         for (int i = 0; i < tiles; i++) in[i] = affine_tile(c->w, &shape, col + i * AFFINE_TILE);
         for (int r = 0; r < c->n_rows; r++)
-            for (int i = 0; i < STREAMS; i++) p->acc[r][i] = _mm512_setzero_ps();
+            for (int i = 0; i < STREAMS; i++) p->row[r].acc[i] = _mm512_setzero_ps();
         int most = PANEL_BLOCKS / shape.group_blocks;
         for (int g = 0; g < shape.n_groups; g += most) {
             int n = shape.n_groups - g < most ? shape.n_groups - g : most;
@@ -250,7 +260,7 @@ INLINE void run_panel(const struct linear_call *c, int col0, int col1, const int
             rows(c, p, shape.group_blocks, n, g * shape.group_blocks);
         }
         for (int r = 0; r < c->n_rows; r++)
-            for (int i = 0; i < tiles; i++) store_tile(c, r, col + i * AFFINE_TILE, p->acc[r][i]);
+            for (int i = 0; i < tiles; i++) store_tile(c, r, col + i * AFFINE_TILE, p->row[r].acc[i]);
     }
 }
 
@@ -299,12 +309,12 @@ INLINE void run_stream_bf16(const struct linear_call *c, int col0, int col1, con
 }
 
 INLINE void panel_bf16(const struct linear_call *c, struct panel *p, int group_blocks, int n_groups, int block0, int row0, const int R) {
-    const uint16_t *x[PANEL_ROWS];
-    __m512(*acc)[STREAMS] = p->acc + row0;
+    const uint16_t *x[FMA_ROWS];
+    struct panel_row *row = p->row + row0;
     for (int r = 0; r < R; r++) x[r] = call_bf16(c, row0 + r) + block0 * AFFINE_BLOCK;
     for (int g = 0, block = 0; g < n_groups; g++) {
-        __m512 t[PANEL_ROWS][STREAMS];
-        float sum[PANEL_ROWS] = {0};
+        __m512 t[FMA_ROWS][STREAMS];
+        float sum[FMA_ROWS] = {0};
         for (int r = 0; r < R; r++)
             for (int i = 0; i < STREAMS; i++) t[r][i] = _mm512_setzero_ps();
         for (int b = 0; b < group_blocks; b++, block++) {
@@ -323,12 +333,12 @@ INLINE void panel_bf16(const struct linear_call *c, struct panel *p, int group_b
         }
         for (int r = 0; r < R; r++)
             for (int i = 0; i < STREAMS; i++)
-                acc[r][i] = _mm512_fmadd_ps(p->bias[g][i], _mm512_set1_ps(sum[r]), _mm512_fmadd_ps(p->scale[g][i], t[r][i], acc[r][i]));
+                row[r].acc[i] = _mm512_fmadd_ps(p->bias[g][i], _mm512_set1_ps(sum[r]), _mm512_fmadd_ps(p->scale[g][i], t[r][i], row[r].acc[i]));
     }
 }
 
 static __attribute__((noinline)) void panel_rows_bf16(const struct linear_call *c, struct panel *p, int group_blocks, int n_groups, int block0) {
-    for (int row = 0; row < c->n_rows; row += PANEL_ROWS) {
+    for (int row = 0; row < c->n_rows; row += FMA_ROWS) {
         switch (c->n_rows - row) {
         case 1: panel_bf16(c, p, group_blocks, n_groups, block0, row, 1); break;
         case 2: panel_bf16(c, p, group_blocks, n_groups, block0, row, 2); break;
