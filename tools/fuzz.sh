@@ -16,7 +16,7 @@ for name in "${names[@]}"; do
     dictionary=() limit=(-max_len=65536)
     if [ -f "tests/fuzz/corpus/$name.dict" ]; then dictionary=("-dict=tests/fuzz/corpus/$name.dict"); fi
     echo "fuzz_$name: $seconds s"
-    "$build/fuzz_$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 "${limit[@]}" "${dictionary[@]}" \
+    "$build/fuzz_$name" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=2048 -print_final_stats=1 "${limit[@]}" "${dictionary[@]}" \
         -artifact_prefix="$build/$name-" "$found" "tests/fuzz/corpus/$name" >"$build/$name.log" 2>&1 ||
         { tail -40 "$build/$name.log"; echo "fuzz_$name: failed, see $build/$name.log"; exit 1; }
     grep -E "^stat::(number_of_executed_units|new_units_added)|^Done" "$build/$name.log"

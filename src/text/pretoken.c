@@ -9,8 +9,9 @@
 #include "text/pretoken_chars.h"
 #include "text/pretoken_qwen.h"
 
-/* A published pattern needs a few hundred bytes, and no more backtracking than the text is long. */
-enum { PATTERN_BYTES_MAX = 8192, MATCH_STEPS_MAX = 10000000, MATCH_KIB_MAX = 65536 };
+/* A published pattern has a few hundred bytes, and its matches take a few steps for each byte of the text at most (a long run
+ * of spaces is walked there and back). What takes more would take for ever. */
+enum { PATTERN_BYTES_MAX = 8192, MATCH_STEPS = 10000, MATCH_STEPS_PER_BYTE = 16, MATCH_KIB_MAX = 65536 };
 
 struct pretoken {
     const uint8_t *table;
@@ -18,7 +19,6 @@ struct pretoken {
     pcre2_code *codes[PRETOKEN_PATTERNS_MAX];
     int n_codes;
     pcre2_general_context *memory;
-    pcre2_match_context *limits;
 };
 
 static void *get_memory(size_t n, void *arg) {
@@ -86,12 +86,10 @@ int pretoken_new(struct pretoken **out, const char *const *patterns, int n, enum
     int code = 0;
     if (!p->word) {
         p->memory = pcre2_general_context_create(get_memory, free_memory, NULL);
-        p->limits = p->memory ? pcre2_match_context_create(p->memory) : NULL;
-        if (!p->limits) code = error_memory(e, "the split patterns");
+        if (!p->memory) code = error_memory(e, "the split patterns");
         for (int i = 0; i < n && !code; i++) code = compile(p, patterns[i], name, e);
     }
     if (code) return pretoken_free(p), code;
-    if (p->limits) pcre2_set_match_limit(p->limits, MATCH_STEPS_MAX), pcre2_set_heap_limit(p->limits, MATCH_KIB_MAX);
     *out = p;
     return 0;
 }
@@ -99,13 +97,13 @@ int pretoken_new(struct pretoken **out, const char *const *patterns, int n, enum
 void pretoken_free(struct pretoken *p) {
     if (!p) return;
     for (int i = 0; i < p->n_codes; i++) pcre2_code_free(p->codes[i]);
-    pcre2_match_context_free(p->limits);
     pcre2_general_context_free(p->memory);
     mem_free(p);
 }
 
 void pieces_drop(struct pieces *s) {
     pcre2_match_data_free(s->match);
+    pcre2_match_context_free(s->limits);
     mem_free(s->ends), mem_free(s->other);
     *s = (struct pieces){0};
 }
@@ -125,12 +123,11 @@ static inline int add_end(struct pieces *s, size_t end) {
 }
 
 /* Cuts [begin, end) by one pattern, as if it were a text of its own: assertions see its ends and nothing beyond. */
-static int cut(const struct pretoken *p, const pcre2_code *code, struct pieces *s, const uint8_t *text, size_t begin, size_t end,
-               struct weft_error *e) {
+static int cut(const pcre2_code *code, struct pieces *s, const uint8_t *text, size_t begin, size_t end, struct weft_error *e) {
     const uint8_t *base = text + begin;
     size_t n = end - begin, done = 0, at = 0;
     while (at < n) {
-        int found = pcre2_match(code, base, n, at, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, s->match, p->limits);
+        int found = pcre2_match(code, base, n, at, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, s->match, s->limits);
         if (found == PCRE2_ERROR_NOMATCH) break;
         if (found == PCRE2_ERROR_NOMEMORY) return error_memory(e, "a split pattern");
         if (found < 0) {
@@ -149,15 +146,19 @@ static int cut(const struct pretoken *p, const pcre2_code *code, struct pieces *
 }
 
 static int split_by_patterns(const struct pretoken *p, struct pieces *s, const uint8_t *text, size_t n, struct weft_error *e) {
-    if (!s->match && !(s->match = pcre2_match_data_create(1, p->memory))) return error_memory(e, "the pieces of a text");
-    if (add_end(s, n)) return error_memory(e, "the pieces of a text");
+    if (!s->match) s->match = pcre2_match_data_create(1, p->memory);
+    if (!s->limits) s->limits = pcre2_match_context_create(p->memory);
+    if (!s->match || !s->limits || add_end(s, n)) return error_memory(e, "the pieces of a text");
+    uint64_t steps = MATCH_STEPS + (uint64_t)n * MATCH_STEPS_PER_BYTE;
+    pcre2_set_match_limit(s->limits, steps < UINT32_MAX ? (uint32_t)steps : UINT32_MAX);
+    pcre2_set_heap_limit(s->limits, MATCH_KIB_MAX);
     for (int k = 0; k < p->n_codes; k++) {
         uint32_t *old = s->ends;
         size_t n_old = s->n, room = s->room;
         s->ends = s->other, s->room = s->room_other, s->n = 0;
         s->other = old, s->room_other = room;
         for (size_t i = 0; i < n_old; i++) {
-            int code = cut(p, p->codes[k], s, text, i ? old[i - 1] : 0, old[i], e);
+            int code = cut(p->codes[k], s, text, i ? old[i - 1] : 0, old[i], e);
             if (code) return code;
         }
     }

@@ -24,7 +24,7 @@ int pretoken_new(struct pretoken **out, const char *const *patterns, int n, enum
 void pretoken_free(struct pretoken *p);
 
 /* Pieces of one text and the memory for them, of one thread at a time; start from {0}. Piece i ends at ends[i]. */
-struct pieces { uint32_t *ends; size_t n, room; uint32_t *other; size_t room_other; void *match; };
+struct pieces { uint32_t *ends; size_t n, room; uint32_t *other; size_t room_other; void *match, *limits; };
 void pieces_drop(struct pieces *s);
 /* `text` is well-formed UTF-8 of less than 2 GiB. What no match covers is a piece too. */
 int pretoken_split(const struct pretoken *p, struct pieces *s, const uint8_t *text, size_t n, struct weft_error *e);

@@ -178,7 +178,7 @@ static int read_added_token(struct reader *r, const json_t *o, const char *what)
     int64_t id = 0;
     unsigned flags;
     int normalized;
-    int code = json_get_int(o, "id", 1, 0, VOCAB_IDS_MAX - 1, &id, what, r->e);
+    int code = json_get_int(o, "id", 1, 0, t->vocab.ids_max - 1, &id, what, r->e);
     if (!code) code = read_added_flags(r, o, what, &flags, &normalized);
     if (code) return code;
     const json_t *content = json_object_get(o, "content");
@@ -358,6 +358,8 @@ int tokenizer_read(struct tokenizer *t, const char *json, size_t n, const char *
     json_t *root = NULL;
     if (n > JSON_BYTES_MAX) return REFUSE(&r, "%s: larger than %d bytes", name, JSON_BYTES_MAX);
     fill_letters(&r);
+    /* Vocabularies have gaps between ids, but none as long as the file, and every id costs memory. */
+    if (n < VOCAB_IDS_MAX - 65536) t->vocab.ids_max = 65536 + (int32_t)n;
     t->chars = chars_table();
     int found = scan_find_parts(json, n, &vocab, &merges);
     if (found == -2) return REFUSE(&r, "%s: model, model.vocab or model.merges stands twice", name);

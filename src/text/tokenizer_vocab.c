@@ -3,7 +3,7 @@
 #include "base/mem.h"
 
 void vocab_init(struct vocab *v) {
-    *v = (struct vocab){0};
+    *v = (struct vocab){.ids_max = VOCAB_IDS_MAX};
     for (int b = 0; b < 256; b++) v->byte_id[b] = -1;
 }
 
@@ -45,8 +45,8 @@ static int reserve_ids(struct vocab *v, int32_t id, struct weft_error *e) {
 }
 
 int vocab_add(struct vocab *v, int64_t id, const void *bytes, size_t n, unsigned kind, const char *what, struct weft_error *e) {
-    if (id < 0 || id >= VOCAB_IDS_MAX)
-        return error_set(e, WEFT_ERROR_INPUT, "%s has id %lld, outside 0 to %d", what, (long long)id, VOCAB_IDS_MAX - 1);
+    if (id < 0 || id >= v->ids_max)
+        return error_set(e, WEFT_ERROR_INPUT, "%s has id %lld, outside 0 to %d", what, (long long)id, v->ids_max - 1);
     if (id < v->n_ids && (v->kinds[id] & TOKEN_USED))
         return error_set(e, WEFT_ERROR_INPUT, "%s has id %lld, which another entry has too", what, (long long)id);
     if (vocab_reserve_bytes(v, n, e) || reserve_ids(v, (int32_t)id, e)) return e ? e->code : WEFT_ERROR_MEMORY;
@@ -65,7 +65,9 @@ static unsigned table_bits(size_t count) {
 }
 
 int vocab_index(struct vocab *v, const char *name, struct weft_error *e) {
-    unsigned bits = table_bits((size_t)v->n_ids + 1);
+    size_t n_used = 0;
+    for (int32_t id = 0; id < v->n_ids; id++) n_used += v->kinds[id] & TOKEN_USED;
+    unsigned bits = table_bits(n_used + 1);
     v->slots = mem_new((size_t)1 << bits, sizeof *v->slots);
     v->whole = mem_new((size_t)v->n_ids, sizeof *v->whole);
     if (!v->slots || !v->whole) return error_memory(e, "the vocabulary");

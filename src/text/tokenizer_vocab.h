@@ -35,6 +35,7 @@ struct vocab {
     struct short_piece *shorts; /* [n_ids], once sealed */
     atomic_uchar *whole;  /* [n_ids] does BPE of the piece's bytes give this id? found out when first asked */
     int32_t n_ids, room_ids;
+    int32_t ids_max; /* no id may be as high: a short file must not ask for much memory */
     struct vocab_slot *slots; /* [1 << (64 - slot_shift)] */
     unsigned slot_shift;
     struct merge *merges; /* [n_merges], until sealed */
@@ -46,7 +47,7 @@ struct vocab {
     int32_t byte_id[256];
 };
 
-void vocab_init(struct vocab *v);
+void vocab_init(struct vocab *v); /* ids_max is VOCAB_IDS_MAX */
 void vocab_drop(struct vocab *v);
 /* Gives id these bytes; the caller has put them at v->bytes + v->n_bytes (vocab_reserve_bytes) or passes others to be copied.
  * Fails for an id out of range or given before. `what` names the entry in the error. */
