@@ -149,10 +149,12 @@ const char *cache_scheme_text(const struct cache *c) { return c->scheme_text; }
 size_t cache_state_bytes(const struct cache *c) { return (size_t)c->shape.n_delta * c->delta.layer_bytes; }
 
 size_t cache_request_bytes(const struct cache *c, int n_rows, int undo) {
-    int start = c->options.kv_start, low = n_rows < start ? n_rows : start;
-    size_t n = (size_t)blocks_of(low) * c->pages[LOW].item_bytes;
-    if (n_rows > start) n += (size_t)(blocks_of(n_rows) - start / BLOCK_ROWS) * c->pages[HIGH].item_bytes;
-    return n + c->states.item_bytes + (undo ? c->logs.item_bytes : 0);
+    size_t bytes = c->states.item_bytes + (undo ? c->logs.item_bytes : 0);
+    for (int f = 0, first, n; f < N_FORMS; f++) {
+        cache_form_blocks(c, f, n_rows, &first, &n);
+        bytes += (size_t)n * c->pages[f].item_bytes;
+    }
+    return bytes;
 }
 
 static struct kv_store store_of(const struct cache *c, int form, const struct kv_scheme *s, int layer) {

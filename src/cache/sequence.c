@@ -71,6 +71,26 @@ int sequence_need_slot(struct sequence *s) {
     return s->slot == NO_PAGE;
 }
 
+void cache_form_blocks(const struct cache *c, int form, int n_rows, int *first, int *n) {
+    int start = c->options.kv_start;
+    *first = form == LOW ? 0 : start / BLOCK_ROWS;
+    if (c->shape.n_attention == 0) *n = 0;
+    else if (form == LOW) *n = blocks_of(n_rows < start ? n_rows : start);
+    else *n = n_rows > start ? blocks_of(n_rows) - *first : 0;
+}
+
+int sequence_need_pages(struct sequence *s, int n_rows) {
+    for (int f = 0, first, n; f < N_FORMS; f++) {
+        cache_form_blocks(s->cache, f, n_rows, &first, &n);
+        for (int b = first; b < first + n; b++) {
+            CHECK(s->pages[f][b] == NO_PAGE);
+            if ((s->pages[f][b] = items_take(&s->cache->pages[f])) == NO_PAGE) return 0;
+            if (s->n_blocks <= b) s->n_blocks = b + 1;
+        }
+    }
+    return 1;
+}
+
 void sequence_set_adapters(struct sequence *s, uint64_t hash) {
     CHECK(s->rows == 0 && !s->busy);
     s->adapters = hash;
