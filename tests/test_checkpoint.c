@@ -409,6 +409,43 @@ static void fp8_experts_take_the_scales_of_their_own_blocks(void **state) {
     checkpoint_close(c);
 }
 
+/* The fixture's own decoder, in Python, wrote what each matrix stands for. */
+static void a_model_in_fp8_stands_for_exactly_what_its_maker_says(void **state) {
+    (void)state;
+    const char *source = help_shared("checkpoints/micro/text-tied");
+    if (!source) skip();
+    char command[4 * 4200], packed[4200], decoded[4200];
+    snprintf(packed, sizeof packed, "%s", help_temp("fp8"));
+    snprintf(decoded, sizeof decoded, "%s", help_temp("fp8-decoded"));
+    snprintf(command, sizeof command, "python3 %s %s %s --decoded %s >/dev/null", help_source("tools/make_fp8.py"), source, packed, decoded);
+    assert_int_equal(system(command), 0);
+    opens(packed);
+    opens(decoded);
+    struct checkpoint *a, *b;
+    struct weft_error e = {0};
+    assert_int_equal(checkpoint_open(&a, packed, &e), 0);
+    assert_int_equal(checkpoint_open(&b, decoded, &e), 0);
+    int n_fp8 = 0;
+    for (int i = 0; i < a->n_entries; i++) {
+        const struct tensor *t = a->entries[i].tensor;
+        if (t->dtype != DTYPE_F8_E4M3) continue;
+        char module[NAME_ROOM];
+        struct weight w;
+        snprintf(module, sizeof module, "%.*s", (int)(strlen(a->entries[i].name) - strlen(".weight")), a->entries[i].name);
+        assert_int_equal(weight_open(&w, a, module, t->shape[0], t->shape[1], &e), 0);
+        const struct tensor *want = checkpoint_look(b, module, "weight");
+        float *row = malloc((size_t)w.n_cols * 4);
+        for (int64_t r = 0; r < w.n_rows; r++) {
+            weight_decode(&w, r, row);
+            assert_memory_equal(row, want->data + r * w.n_cols * 4, (size_t)w.n_cols * 4);
+        }
+        free(row);
+        n_fp8++;
+    }
+    assert_true(n_fp8 > 20);
+    checkpoint_close(a), checkpoint_close(b);
+}
+
 /* ---- the Hub's cache */
 
 static void make_folders(const char *path) {
@@ -500,6 +537,7 @@ int main(void) {
         cmocka_unit_test(a_claim_that_differs_from_the_shapes_is_a_warning),
         cmocka_unit_test(experts_are_the_same_in_every_layout),
         cmocka_unit_test(fp8_experts_take_the_scales_of_their_own_blocks),
+        cmocka_unit_test(a_model_in_fp8_stands_for_exactly_what_its_maker_says),
         cmocka_unit_test(a_hub_name_is_found_in_the_cache_as_it_is_laid_out),
         cmocka_unit_test(opening_survives_every_failed_allocation),
     };
