@@ -470,11 +470,10 @@ static void a_hub_name_is_found_in_the_cache_as_it_is_laid_out(void **state) {
     help_write_text(path, "1", "c0ffee");
     snprintf(path, sizeof path, "%s/models--Qwen--Qwen3.5-4B/refs", hub);
     help_write_text(path, "main", "c0ffee\n");
-    static const char *const names[] = {"Qwen/Qwen3.5-4B", "Qwen/Qwen3.5-4B@main", "Qwen/Qwen3.5-4B@c0ffee", "Qwen/Qwen3.5-4B@refs/pr/1"};
+    static const char *const names[] = {"Qwen/Qwen3.5-4B", "Qwen/Qwen3.5-4B@main", "Qwen/Qwen3.5-4B@c0ffee", "Qwen/Qwen3.5-4B@pr/1"};
     snprintf(path, sizeof path, "%s/models--Qwen--Qwen3.5-4B/snapshots/c0ffee", hub);
     for (int i = 0; i < 4; i++) {
-        const char *name = i == 3 ? "Qwen/Qwen3.5-4B@pr/1" : names[i];
-        if (checkpoint_find(&found, name, hub, &e)) fail_msg("%s", e.message);
+        if (checkpoint_find(&found, names[i], hub, &e)) fail_msg("%s", e.message);
         assert_string_equal(found, path);
         mem_free(found);
     }
