@@ -287,6 +287,45 @@ static void every_kernel_for_affine_weights_is_near_fp64_and_the_same_in_any_com
     }
 }
 
+/* Every row alone, by the first kernel of that arithmetic. */
+static int alone(const struct cpu_isa *isa, const struct matrix *m, const char *arithmetic, const struct inputs *x, float *y) {
+    for (int i = 0; isa->kernels[i]; i++) {
+        const struct linear_kernel *k = isa->kernels[i];
+        if (!serves(k, &m->w) || strcmp(k->arithmetic, arithmetic) != 0 || k->min_rows > 1) continue;
+        struct linear l = linear_new(k, &m->w);
+        for (int row = 0; row < MAX_ROWS; row++) {
+            struct run r = {k, &l, &x->rows, NULL, row, 1};
+            run(&r, 0, l.n_out, 0, y + row * l.n_out);
+        }
+        mem_free_pages(l.data, l.data_bytes);
+        return 1;
+    }
+    return 0;
+}
+
+static void one_arithmetic_gives_the_same_bits_on_every_isa_that_has_it(void **state) {
+    (void)state;
+    static const int bits[] = {2, 3, 4, 5, 6, 8};
+    int n_pairs = 0;
+    for (int b = 0; b < 6; b++) {
+        struct matrix m = affine_new(bits[b], 64, DTYPE_F16, 37, 448);
+        struct inputs x = inputs_new(448);
+        float *one = malloc(sizeof *one * MAX_ROWS * 37), *two = malloc(sizeof *two * MAX_ROWS * 37);
+        decoding = &m;
+        for (int i = 0; cpu_isas[i]; i++)
+            for (int j = 0; j < i && cpu_isas[i]->runs_here(); j++)
+                for (int k = 0; cpu_isas[i]->kernels[k] && cpu_isas[j]->runs_here(); k++) {
+                    const struct linear_kernel *kernel = cpu_isas[i]->kernels[k];
+                    if (kernel->min_rows > 1 || !serves(kernel, &m.w) || !alone(cpu_isas[j], &m, kernel->arithmetic, &x, one)) continue;
+                    assert_true(alone(cpu_isas[i], &m, kernel->arithmetic, &x, two));
+                    assert_same_bits(one, two, MAX_ROWS * 37, kernel, cpu_isas[j]->name, MAX_ROWS), n_pairs++;
+                }
+        free(one), free(two);
+        inputs_drop(&x), matrix_drop(&m);
+    }
+    if (cpu_isas[0]->runs_here() && strcmp(cpu_isas[0]->name, "avx512bf16") == 0) assert_true(n_pairs >= 12);
+}
+
 static void every_row_class_of_a_weight_has_a_kernel_of_one_arithmetic(void **state) {
     (void)state;
     for (int i = 0; cpu_isas[i]; i++) {
@@ -316,6 +355,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kernel_for_dense_weights_is_near_fp64_and_the_same_in_any_company),
         cmocka_unit_test(every_kernel_for_affine_weights_is_near_fp64_and_the_same_in_any_company),
+        cmocka_unit_test(one_arithmetic_gives_the_same_bits_on_every_isa_that_has_it),
         cmocka_unit_test(every_row_class_of_a_weight_has_a_kernel_of_one_arithmetic),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,7 +20,16 @@ static int has_avx512(void) {
 }
 static int has_avx512bf16(void) { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
 
-static const struct cpu_isa avx512 = {
+static int has_avx2(void) {
+    unsigned a, b, c, d; /* clang 14 has no name for F16C either */
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
+static const struct cpu_isa avx2 = {
+    .name = "avx2", .runs_here = has_avx2,
+    .vec = &cpu_vec_avx2, .delta = &cpu_delta_avx2, .attention = &cpu_attention_avx2,
+    .kernels = cpu_kernels_avx2,
+}, avx512 = {
     .name = "avx512", .runs_here = has_avx512,
     .vec = &cpu_vec_avx512, .delta = &cpu_delta_avx512, .attention = &cpu_attention_avx512,
     .kernels = cpu_kernels_avx512,
@@ -30,7 +39,7 @@ static const struct cpu_isa avx512 = {
     .kernels = cpu_kernels_avx512bf16,
 };
 
-const struct cpu_isa *const cpu_isas[] = {&avx512bf16, &avx512, &portable, NULL};
+const struct cpu_isa *const cpu_isas[] = {&avx512bf16, &avx512, &avx2, &portable, NULL};
 
 /* Where bf16 dot products beat fp32 FMA, as bench_limits found: Zen 4 (family 25, bf16 dots 2.0 times FMA), Zen 5 (family 26, 1.8
  * times). Intel's Sapphire and Emerald Rapids have them at half of FMA's speed. */
@@ -45,6 +54,7 @@ static int fast_bf16_dots(void) {
 const struct cpu_isa *cpu_isa_choose(void) {
     if (has_avx512bf16() && fast_bf16_dots()) return &avx512bf16;
     if (has_avx512()) return &avx512;
+    if (has_avx2()) return &avx2;
     return &portable;
 }
 #else

@@ -9,14 +9,14 @@ extern const struct cpu_vec cpu_vec_portable, cpu_vec_avx2, cpu_vec_avx512;
 extern const struct cpu_delta cpu_delta_portable, cpu_delta_avx2, cpu_delta_avx512;
 extern const struct cpu_attention cpu_attention_portable, cpu_attention_avx2, cpu_attention_avx512, cpu_attention_avx512bf16;
 
-/* linear_*_NAME.c. Affine: two for int8 inputs (few rows, many rows), two for bf16 inputs. */
-enum { AFFINE_KERNELS = 4 };
-#define CPU_AFFINE_KERNELS(isa)                                                                                          \
-    extern const struct linear_kernel cpu_affine2_##isa[AFFINE_KERNELS], cpu_affine3_##isa[AFFINE_KERNELS],              \
-        cpu_affine4_##isa[AFFINE_KERNELS], cpu_affine5_##isa[AFFINE_KERNELS], cpu_affine6_##isa[AFFINE_KERNELS],         \
-        cpu_affine8_##isa[AFFINE_KERNELS];
-CPU_AFFINE_KERNELS(avx512)
+/* linear_NAME.c: for int8 inputs, then for bf16 inputs; of each form first the kernel for few rows if there are two. */
+#define CPU_AFFINE_KERNELS(isa, n)                                                                                       \
+    extern const struct linear_kernel cpu_affine2_##isa[n], cpu_affine3_##isa[n], cpu_affine4_##isa[n],                  \
+        cpu_affine5_##isa[n], cpu_affine6_##isa[n], cpu_affine8_##isa[n];
+CPU_AFFINE_KERNELS(avx2, 2)
+CPU_AFFINE_KERNELS(avx512, 4)
 /* linear_dense_NAME.c: few rows, many rows. */
+extern const struct linear_kernel cpu_bf16_avx2[2], cpu_f32_avx2[2], cpu_f16_avx2[2], cpu_any_avx2[2];
 extern const struct linear_kernel cpu_bf16_avx512[2], cpu_bf16dot_avx512[2], cpu_f32_avx512[2], cpu_f16_avx512[2], cpu_any_avx512[2];
 /* linear_list.c: NULL-terminated, best first */
 extern const struct linear_kernel *const cpu_kernels_portable[], *const cpu_kernels_avx2[], *const cpu_kernels_avx512[],

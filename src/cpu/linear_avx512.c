@@ -352,7 +352,7 @@ static __attribute__((noinline)) void panel_rows_bf16(const struct linear_call *
 
 #define KERNEL(BITS, FORM, form_, kind, low, high, scratch)                                                                \
     {.name = "affine" #BITS " " #form_ " " #kind, .repr = "affine", .bits = BITS, .layout = &cpu_layout_affine,            \
-     .arithmetic = "avx512 codes by " #form_, .form = FORM, .min_rows = low, .max_rows = high, .tile = AFFINE_TILE,        \
+     .arithmetic = "fma codes by " #form_, .form = FORM, .min_rows = low, .max_rows = high, .tile = AFFINE_TILE,        \
      .scratch_bytes = scratch, .run = kind##_##form_##_##BITS}
 #define KERNELS(BITS)                                                                                                      \
     static void stream_q8_##BITS(const struct linear_call *c, int a, int b) { run_stream_q8(c, a, b, BITS); }              \

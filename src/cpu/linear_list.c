@@ -2,16 +2,21 @@
 #include "cpu/isa.h"
 
 #define PAIR(k) &(k)[0], &(k)[1]
-/* int8 inputs before bf16 inputs: the latter are for --precision high. */
-#define AFFINE(isa, at)                                                                                        \
-    PAIR(cpu_affine2_##isa + at), PAIR(cpu_affine3_##isa + at), PAIR(cpu_affine4_##isa + at), PAIR(cpu_affine5_##isa + at), \
-        PAIR(cpu_affine6_##isa + at), PAIR(cpu_affine8_##isa + at)
+#define AFFINE(isa, at, EACH)                                                                                              \
+    EACH(cpu_affine2_##isa + at), EACH(cpu_affine3_##isa + at), EACH(cpu_affine4_##isa + at), EACH(cpu_affine5_##isa + at), \
+        EACH(cpu_affine6_##isa + at), EACH(cpu_affine8_##isa + at)
 
+/* int8 inputs before bf16 inputs: the latter are for --precision high. */
 #if defined(__x86_64__)
+const struct linear_kernel *const cpu_kernels_avx2[] = {
+    AFFINE(avx2, 0, ), AFFINE(avx2, 1, ), PAIR(cpu_bf16_avx2), PAIR(cpu_f32_avx2), PAIR(cpu_f16_avx2), PAIR(cpu_any_avx2), NULL,
+};
 const struct linear_kernel *const cpu_kernels_avx512[] = {
-    AFFINE(avx512, 0), AFFINE(avx512, 2), PAIR(cpu_bf16_avx512), PAIR(cpu_f32_avx512), PAIR(cpu_f16_avx512), PAIR(cpu_any_avx512), NULL,
+    AFFINE(avx512, 0, PAIR), AFFINE(avx512, 2, PAIR), PAIR(cpu_bf16_avx512),
+    PAIR(cpu_f32_avx512), PAIR(cpu_f16_avx512), PAIR(cpu_any_avx512), NULL,
 };
 const struct linear_kernel *const cpu_kernels_avx512bf16[] = {
-    AFFINE(avx512, 0), AFFINE(avx512, 2), PAIR(cpu_bf16dot_avx512), PAIR(cpu_f32_avx512), PAIR(cpu_f16_avx512), PAIR(cpu_any_avx512), NULL,
+    AFFINE(avx512, 0, PAIR), AFFINE(avx512, 2, PAIR), PAIR(cpu_bf16dot_avx512),
+    PAIR(cpu_f32_avx512), PAIR(cpu_f16_avx512), PAIR(cpu_any_avx512), NULL,
 };
 #endif
