@@ -283,3 +283,22 @@ void help_assert_same(struct sequence *a, struct sequence *b) {
     for (int layer = 0; layer < c->shape.n_attention; layer++)
         assert_same_rows(a, b, layer, layer < c->shape.n_attention - c->shape.n_mtp ? a->rows : n_mtp);
 }
+
+int help_each_device(int (*run_group)(struct backend *device)) {
+    struct backend b = {.table = &help_device};
+    int failed = run_group(&b);
+    struct pool *pool;
+    if (pool_new(&pool, 1, NULL)) return failed + 1;
+    for (int i = 0; backend_cpu.isa_names[i]; i++) {
+        struct backend_options o = {.pool = pool, .isa = backend_cpu.isa_names[i]};
+        struct step_limits limits = {.max_rows = 1024, .max_groups = 8, .max_context_rows = 4096, .n_heads = 2, .n_kv_heads = 2,
+                                     .head_dim = 64, .key_heads = 2, .value_heads = 4, .key_dim = 16, .value_dim = 16,
+                                     .conv_kernel = 4, .max_width = 256};
+        if (backend_cpu.open(&b, &o, NULL)) continue; /* not on this processor */
+        printf("on cpu, %s\n", o.isa);
+        failed += backend_cpu.reserve(&b, &limits, NULL) ? 1 : run_group(&b);
+        backend_cpu.close(&b);
+    }
+    pool_free(pool);
+    return failed;
+}

@@ -19,5 +19,8 @@ void help_assert_same(struct sequence *a, struct sequence *b);
 /* A new sequence that stepped the tokens one by one. */
 struct sequence *help_stepped(struct cache *c, const int32_t *tokens, int n);
 
+/* Calls run for the scalar device and for the CPU under each of its ISAs that runs here; returns the sum of what it returns. */
+int help_each_device(int (*run_group)(struct backend *device));
+
 uint32_t help_random(uint64_t *state);
 #endif

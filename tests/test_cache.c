@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-static struct backend device = {.table = &help_device};
+static struct backend *device;
 
 static struct cache *make(size_t memory_bytes, const char *scheme, int kv_start) {
     struct cache_shape shape;
@@ -10,7 +10,7 @@ static struct cache *make(size_t memory_bytes, const char *scheme, int kv_start)
     help_shape(&shape);
     if (scheme) assert_int_equal(kv_scheme_parse(&one, scheme, 32, NULL), 0);
     for (int i = 0; i < 3; i++) schemes[i] = one;
-    struct cache_options o = {.backend = &device, .schemes = scheme ? schemes : NULL, .kv_start = kv_start,
+    struct cache_options o = {.backend = device, .schemes = scheme ? schemes : NULL, .kv_start = kv_start,
                               .memory_bytes = memory_bytes, .snapshot_bytes = memory_bytes / 2, .max_undo_rows = 9};
     struct cache *c;
     struct weft_error e;
@@ -243,7 +243,7 @@ static void every_failing_allocation_is_reported_and_changes_nothing(void **stat
         struct cache *c = NULL;
         struct cache_shape shape;
         help_shape(&shape);
-        struct cache_options o = {.backend = &device, .memory_bytes = PLENTY, .snapshot_bytes = PLENTY, .max_undo_rows = 4};
+        struct cache_options o = {.backend = device, .memory_bytes = PLENTY, .snapshot_bytes = PLENTY, .max_undo_rows = 4};
         struct sequence *s = NULL, *f = NULL;
         mem_fail_at(nth, 1);
         int code = cache_new(&c, &shape, &o, NULL), stepped = 0;
@@ -383,8 +383,8 @@ static void a_kv_config_gives_each_listed_layer_its_scheme(void **state) {
     unlink(path);
 }
 
-int main(void) {
-    fill_tokens();
+static int run_group(struct backend *b) {
+    device = b;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(after_every_keep_a_sequence_is_as_if_it_had_stepped_the_kept_rows),
         cmocka_unit_test(undo_steps_in_a_row_and_mixed_with_others_leave_no_trace),
@@ -401,4 +401,9 @@ int main(void) {
         cmocka_unit_test(a_kv_config_gives_each_listed_layer_its_scheme),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+int main(void) {
+    fill_tokens();
+    return help_each_device(run_group);
 }
