@@ -289,7 +289,7 @@ WEFT_API const int32_t *weft_sequence_tokens(const struct weft_sequence *s); /* 
 WEFT_API int weft_sequence_save(struct weft_sequence *s, const char *path, struct weft_error *e);
 WEFT_API int weft_sequence_restore(struct weft_sequence **out, struct weft_engine *engine, const char *path, int max_rows,
                                    struct weft_error *e);
-/* Adapters of all later rows; n = 0: none. */
+/* Adapters of its rows, chosen while it is empty; n = 0: none. */
 WEFT_API int weft_sequence_adapters(struct weft_sequence *s, const struct weft_adapter_use *uses, int n, struct weft_error *e);
 
 /* One sequence's share of a step. */
@@ -300,7 +300,7 @@ struct weft_group {
     const float *embeddings; int n_embeddings; /* [n][hidden] */
     const int32_t *positions; int n_axes; /* [n_axes][n_rows]; NULL: counted on */
     int n_logits;              /* logits of the last n rows */
-    int undo;                  /* the step stays open until weft_commit says how many rows to keep */
+    int undo;                  /* the step stays open until weft_commit says how many rows to keep; at most WEFT_DRAFT_MAX + 1 rows */
     int want_hidden, want_taps;
     const float *hidden_in;    /* MTP steps: [n_rows][hidden], final hidden rows; tokens are those that follow them */
 

@@ -1,7 +1,12 @@
 #include "engine/adapters.h"
 
-int adapters_resolve(struct weft_request *r, struct weft_error *e) {
-    r->adapter_names = "";
-    if (r->o.n_adapters) return error_set(e, WEFT_ERROR_SUPPORT, "adapters are not in this build");
+int adapter_choice_make(struct adapter_choice *out, struct weft_engine *x, const struct weft_adapter_use *uses, int n,
+                        struct weft_error *e) {
+    (void)x, (void)uses;
+    *out = (struct adapter_choice){.names = ""};
+    if (n) return error_set(e, WEFT_ERROR_SUPPORT, "adapters are not in this build");
     return 0;
 }
+
+void adapter_choice_hold(struct adapter_choice *c) { (void)c; }
+void adapter_choice_drop(struct adapter_choice *c) { (void)c; }

@@ -3,6 +3,9 @@
 #define ENGINE_ADAPTERS_H
 #include "engine/inside.h"
 
-/* Fills r->adapters, r->adapter_hash and r->adapter_names from r->o. */
-int adapters_resolve(struct weft_request *r, struct weft_error *e);
+/* Sums of weighted adapters, made ready for groups. All zero: none. */
+int adapter_choice_make(struct adapter_choice *out, struct weft_engine *x, const struct weft_adapter_use *uses, int n,
+                        struct weft_error *e);
+void adapter_choice_hold(struct adapter_choice *c); /* one more owner */
+void adapter_choice_drop(struct adapter_choice *c);
 #endif

@@ -54,13 +54,13 @@ static int prefix_is_coming(struct weft_engine *x, const struct weft_request *r)
     int found = -1;
     for (int i = 0; i < x->n_running; i++) {
         const struct weft_request *other = x->running[i];
-        if (other->adapter_hash != r->adapter_hash || other->keys || !uses_tree(other)) continue;
+        if (other->adapters.hash != r->adapters.hash || other->keys || !uses_tree(other)) continue;
         int most = other->n_prompt < r->n_prompt ? other->n_prompt : r->n_prompt, same = 0;
         if (sequence_rows(other->seq) >= most) continue;
         while (same < most && other->known[same] == r->known[same]) same++;
         if (sequence_rows(other->seq) >= same) continue;
         struct prompt_rows p = prompt_of(r);
-        if (found < 0) found = tree_find(x->tree, r->adapter_hash, &p);
+        if (found < 0) found = tree_find(x->tree, r->adapters.hash, &p);
         if (same >= found + WORTH_WAITING_ROWS) return 1;
     }
     return 0;
@@ -71,7 +71,7 @@ static int open_sequence(struct weft_engine *x, struct weft_request *r, struct w
     int code = 0;
     if (!r->seq) {
         if ((code = sequence_new(&r->seq, x->cache, e))) return code;
-        sequence_set_adapters(r->seq, r->adapter_hash);
+        sequence_set_adapters(r->seq, r->adapters.hash);
         if (uses_tree(r)) {
             struct prompt_rows p = prompt_of(r);
             int rows = tree_restore(x->tree, r->seq, &p, e);

@@ -36,7 +36,7 @@ static void fill_group(struct weft_engine *x, struct weft_request *r, const stru
     *p = (struct part){.request = r, .rows_before = rows, .at_end = rows + it->n_rows == r->n_known, .logits0 = -1, .hidden0 = -1};
     memcpy(r->known + r->n_known, r->drafts, (size_t)r->n_drafts * sizeof *r->drafts);
     *g = (struct group){.seq = r->seq, .n_rows = it->n_rows + r->n_drafts, .tokens = r->known + rows, .undo = r->n_drafts > 0,
-                        .adapters = r->adapters};
+                        .adapters = r->adapters.set};
     if (p->at_end && r->state == REQUEST_RUNNING && r->max_tokens > 0) g->n_logits = 1 + r->n_drafts;
     if (in_prompt) {
         int first = rows - r->n_session;

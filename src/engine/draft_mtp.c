@@ -101,7 +101,7 @@ static struct group *add_group(struct weft_engine *x, struct weft_request *r, in
     m->n_positions += 3 * n;
     m->owners[m->batch.n_groups] = r;
     struct group *g = &m->groups[m->batch.n_groups++];
-    *g = (struct group){.seq = r->seq, .n_rows = n, .tokens = tokens, .positions = at, .n_axes = 3, .adapters = r->adapters,
+    *g = (struct group){.seq = r->seq, .n_rows = n, .tokens = tokens, .positions = at, .n_axes = 3, .adapters = r->adapters.set,
                         .hidden_in = hidden};
     return g;
 }

@@ -10,7 +10,10 @@
 #include "engine/draft.h"
 #include "engine/inside.h"
 
-enum { MAX_PAIRS = 1 << 24 }; /* a prompt chunk's rows times its context: 512 rows up to 32k, 64 rows at 256k */
+enum {
+    MAX_PAIRS = 1 << 24, /* a prompt chunk's rows times its context: 512 rows up to 32k, 64 rows at 256k */
+    MAX_UNDO_ROWS = WEFT_DRAFT_MAX + 1, /* of one group: the redo logs of every sequence are that long */
+};
 
 struct model *engine_model(const struct weft_engine *x) { return x->model; }
 struct weft_model *engine_handle(const struct weft_engine *x) { return x->handle; }
@@ -30,6 +33,7 @@ static int check_options(struct weft_engine *x, struct weft_error *e) {
     if (!o->kv_group) o->kv_group = 64;
     x->limits = (struct schedule_limits){limits->max_rows, limits->max_groups, limits->max_logits, o->prefill_chunk, MAX_PAIRS};
     x->context = limits->max_context;
+    x->max_undo_rows = limits->max_rows < MAX_UNDO_ROWS ? limits->max_rows : MAX_UNDO_ROWS;
     return 0;
 }
 
@@ -79,7 +83,7 @@ static int open_cache(struct weft_engine *x, struct weft_error *e) {
     struct cache_options options = {
         .backend = model_backend(x->model), .schemes = any ? schemes : NULL, .kv_start = x->o.kv_start, .memory_bytes = budget,
         .snapshot_bytes = x->o.cache_bytes ? x->o.cache_bytes : (memory ? memory : budget) / 4,
-        .max_undo_rows = x->limits.max_logits < 512 ? x->limits.max_logits : 512, .max_context_rows = x->context + WEFT_DRAFT_MAX + 1};
+        .max_undo_rows = x->max_undo_rows, .max_context_rows = x->context + WEFT_DRAFT_MAX + 1};
     if (options.snapshot_bytes > budget) options.snapshot_bytes = budget;
     if (!code) code = cache_new(&x->cache, &shape, &options, e);
     mem_free(schemes);
@@ -109,7 +113,9 @@ static int reserve(struct weft_engine *x, struct weft_error *e) {
     x->keeps = mem_new(groups, sizeof *x->keeps);
     x->positions = mem_new(3 * (size_t)x->limits.max_rows, sizeof *x->positions);
     x->cached_logits = mem_new((size_t)x->vocab, sizeof *x->cached_logits);
-    if (!x->running || !x->drafting || !x->items || !x->parts || !x->groups || !x->keeps || !x->positions || !x->cached_logits)
+    x->tap_rows = mem_new(groups * MOST_TAPS, sizeof *x->tap_rows);
+    if (!x->running || !x->drafting || !x->items || !x->parts || !x->groups || !x->keeps || !x->positions || !x->cached_logits ||
+        !x->tap_rows)
         return error_memory(e, "the engine");
     return sampler_new(&x->sampler, x->vocab, model_backend(x->model)->pool, e);
 }
@@ -160,6 +166,7 @@ void weft_engine_close(struct weft_engine *x) {
     token_list_drop(&x->forced_end);
     mem_free(x->running), mem_free(x->drafting), mem_free(x->items), mem_free(x->parts), mem_free(x->groups), mem_free(x->keeps);
     mem_free(x->positions), mem_free(x->cached_logits), mem_free(x->keep_tokens), mem_free(x->is_attention);
+    mem_free(x->tap_rows);
     pthread_mutex_destroy(&x->lock);
     pthread_cond_destroy(&x->wake);
     mem_free(x);

@@ -22,9 +22,24 @@
 #include "engine/sampler.h"
 #include "engine/schedule.h"
 
-enum { SNAPSHOTS_PER_CHUNK = 16, FORCED_ROOM = 64 };
+enum { SNAPSHOTS_PER_CHUNK = 16, MOST_TAPS = 64 };
 
 enum request_state { REQUEST_WAITING, REQUEST_RUNNING, REQUEST_FINISHING, REQUEST_DONE };
+
+/* The adapters of a request or a sequence. */
+struct adapter_choice {
+    const struct adapter_set *set;      /* NULL: none */
+    uint64_t hash;                      /* 0: none */
+    const char *names;                  /* "shout=1,short=0.5", "" for none */
+};
+
+struct weft_sequence {
+    struct weft_engine *engine;
+    struct sequence *seq;
+    size_t reserved_bytes;
+    int max_rows;
+    struct adapter_choice adapters;
+};
 
 struct drafter;
 struct draft_state;
@@ -41,8 +56,7 @@ struct weft_request {
     int max_tokens;                     /* what was granted; with the prompt within the context */
     const int64_t *keys;                /* [n_prompt] identities of embedding rows, or NULL */
     int n_session;                      /* rows of the session that the prompt follows */
-    uint64_t adapter_hash; const struct adapter_set *adapters;
-    const char *adapter_names;          /* "shout=1,short=0.5", "" for none */
+    struct adapter_choice adapters;
 
     struct sequence *seq;
     size_t reserved_bytes;
@@ -96,6 +110,8 @@ struct weft_engine {
     struct weft_request **drafting;     /* [o.parallel] scratch */
     int32_t *positions;                 /* [3 * max_rows] scratch */
     float *cached_logits;               /* [vocab] */
+    const float **tap_rows;             /* [max_groups][MOST_TAPS] */
+    int max_undo_rows;
     int open;                           /* a step of weft_step waits for weft_commit */
     int stepping;                       /* inside weft_engine_step: callbacks may not step */
 

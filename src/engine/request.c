@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "cache/session.h"
+#include "engine/adapters.h"
 #include "engine/draft.h"
 
 int request_pending(const struct weft_request *r) { return r->n_known - sequence_rows(r->seq); }
@@ -135,6 +136,7 @@ void request_free(struct weft_request *r) {
     if (!r) return;
     sequence_free(r->seq);
     reply_free(r->reply);
+    adapter_choice_drop(&r->adapters);
     mem_free(r->known);
     arena_drop(&r->arena);
     mem_free(r);

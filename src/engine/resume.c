@@ -74,7 +74,7 @@ int request_load_session(struct weft_request *r, struct weft_error *e) {
                          (double)about / 1e6, (double)cache_memory_bytes(x->cache) / 1e6);
     if (about > engine_free_bytes(x)) return 0;
     int n_given = r->n_prompt;
-    int code = engine_load_sequence(x, &r->seq, r->o.session, r->adapter_hash, r->adapter_names, e);
+    int code = engine_load_sequence(x, &r->seq, r->o.session, r->adapters.hash, r->adapters.names, e);
     if (code) return code;
     r->n_cached = sequence_rows(r->seq);
     if ((code = join_tokens(r, e))) return code;
@@ -98,5 +98,5 @@ int request_load_session(struct weft_request *r, struct weft_error *e) {
 
 int request_save_session(struct weft_request *r, struct weft_error *e) {
     if (r->has_last_hidden) sequence_set_hidden(r->seq, r->last_hidden);
-    return engine_save_sequence(r->engine, r->seq, r->o.session_save, r->adapter_names, e);
+    return engine_save_sequence(r->engine, r->seq, r->o.session_save, r->adapters.names, e);
 }

@@ -11,6 +11,7 @@ struct score_input {
     const int *chunks; int n_chunks;       /* rows of each step, the last repeated as needed; NULL: as many as a step takes */
     const int *taps; int n_taps;           /* layers, ascending */
     const struct weft_adapter_use *adapters; int n_adapters;
+    int first_row;                         /* score_mtp_agreement: rows before this one do not count */
 };
 
 /* Rows [row0, row0 + n_rows) of the input, valid during the call. */

@@ -136,7 +136,7 @@ static int fill(struct weft_request *r, const struct weft_request_options *o, st
     int32_t *known = mem_resize(r->known, (size_t)(r->room + WEFT_DRAFT_MAX + 1) * sizeof *known);
     if (!known) return error_memory(e, "the request");
     r->known = known;
-    if ((code = adapters_resolve(r, e))) return code;
+    if ((code = adapter_choice_make(&r->adapters, x, o->adapters, o->n_adapters, e))) return code;
     struct reply_options reply = {.model = x->handle, .raw = o->raw_output, .stop = r->o.stop, .n_stop = o->n_stop,
                                   .tools = r->o.chat.tools, .prompt = r->known, .n_prompt = r->n_prompt};
     return reply_new(&r->reply, &reply, e);
