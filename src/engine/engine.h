@@ -9,12 +9,15 @@
 #include "text/tokenizer.h"
 #include "weft.h"
 
-struct chat_template;
+struct template;
+struct special { int32_t id; const char *text; size_t n_bytes; };
 
 struct weft_model {
     struct model *model;
     struct tokenizer *tokenizer;        /* NULL: the folder has none */
-    struct chat_template *chat;         /* NULL: the folder has none */
+    struct template *chat;              /* NULL: the folder has none that works; why stands in chat_error */
+    struct weft_error chat_error;
+    struct special *specials; int n_specials; /* the tokenizer's special tokens */
     char *folder;
     int n_ends; int32_t ends[CONFIG_ENDS]; /* those of generation_config and config */
     int32_t newline;                    /* the token of "\n", or -1 */

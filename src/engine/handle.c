@@ -1,10 +1,9 @@
 /* The public model handle: a folder's weights, tokenizer and chat template, and its text functions. */
-#include <string.h>
-
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "engine/engine.h"
+#include "text/template.h"
 
 #ifndef WEFT_VERSION
 #define WEFT_VERSION "0.1.0"
@@ -15,10 +14,6 @@ const char *weft_version(void) { return WEFT_VERSION; }
 void weft_free(void *p) { mem_free(p); }
 
 void weft_set_log(void (*sink)(void *arg, int level, const char *line), void *arg) { log_set_sink(sink, arg); }
-
-static int32_t find_token(const struct weft_model *m, const char *text) {
-    return m->tokenizer ? tokenizer_find(m->tokenizer, text, strlen(text)) : -1;
-}
 
 /* Both files' end tokens count: some folders name the turn's end in the one and the text's in the other. */
 static void add_ends(struct weft_model *m, const int *ends, int n) {
@@ -37,11 +32,37 @@ static int32_t newline_token(const struct weft_model *m) {
     return id;
 }
 
-static int open_text(struct weft_model *m, struct weft_error *e) {
-    char *path = file_join(m->folder, "tokenizer.json");
-    if (!path) return error_memory(e, "a file name");
-    int code = file_exists(path) ? tokenizer_open(&m->tokenizer, path, e) : 0;
+static int has_file(const struct weft_model *m, const char *name) {
+    char *path = file_join(m->folder, name);
+    int there = path && file_exists(path);
     mem_free(path);
+    return there;
+}
+
+static int find_specials(struct weft_model *m, struct weft_error *e) {
+    int32_t size = tokenizer_size(m->tokenizer), n = 0;
+    for (int32_t id = 0; id < size; id++) n += tokenizer_is_special(m->tokenizer, id);
+    m->specials = mem_new((size_t)n + 1, sizeof *m->specials);
+    if (!m->specials) return error_memory(e, "the special tokens");
+    for (int32_t id = 0; id < size; id++) {
+        struct special s = {.id = id};
+        if (!tokenizer_is_special(m->tokenizer, id)) continue;
+        s.text = tokenizer_bytes(m->tokenizer, id, &s.n_bytes);
+        if (s.n_bytes) m->specials[m->n_specials++] = s;
+    }
+    return 0;
+}
+
+static int open_text(struct weft_model *m, struct weft_error *e) {
+    int code = 0;
+    if (has_file(m, "tokenizer.json")) {
+        char *path = file_join(m->folder, "tokenizer.json");
+        code = path ? tokenizer_open(&m->tokenizer, path, e) : error_memory(e, "a file name");
+        mem_free(path);
+        if (!code) code = find_specials(m, e);
+    }
+    /* a folder without a template, or with one that does not compile, still takes raw text: the sentence comes with the first chat */
+    if (!code) template_open(&m->chat, m->folder, &m->chat_error);
     return code;
 }
 
@@ -67,7 +88,6 @@ int weft_model_open(struct weft_model **out, const char *path, const struct weft
     add_ends(m, g->ends, g->n_ends);
     add_ends(m, c->ends, c->n_ends);
     m->newline = newline_token(m);
-    (void)find_token;
     *out = m;
     return 0;
 }
@@ -75,7 +95,9 @@ int weft_model_open(struct weft_model **out, const char *path, const struct weft
 void weft_model_close(struct weft_model *m) {
     if (!m) return;
     model_close(m->model);
+    template_close(m->chat);
     tokenizer_close(m->tokenizer);
+    mem_free(m->specials);
     mem_free(m->folder);
     mem_free(m);
 }
