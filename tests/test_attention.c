@@ -68,8 +68,9 @@ static void run_parts(struct ops_device *d, const struct inputs *in, const struc
     struct attention_shape s = parts[0].y->s;
     int n = 0, wide = s.n_heads * 2 * s.head_dim, narrow = s.n_kv_heads * s.head_dim;
     for (int i = 0; i < n_parts; i++) n += parts[i].n;
-    float *q_gate = ops_new((size_t)n * (size_t)wide), *k = ops_new((size_t)n * (size_t)narrow), *v = ops_new((size_t)n * (size_t)narrow),
-          *positions = ops_new((size_t)(3 * n)), *q = ops_new((size_t)n * (size_t)(wide / 2));
+    float *q_gate = ops_new((size_t)n * (size_t)wide), *k = ops_new((size_t)n * (size_t)narrow),
+          *v = ops_new((size_t)n * (size_t)narrow), *positions = ops_new((size_t)(3 * n)),
+          *q = ops_new((size_t)n * (size_t)(wide / 2));
     struct attention_group groups[4];
     for (int i = 0, row = 0; i < n_parts; row += parts[i].n, i++) {
         groups[i] = (struct attention_group){row, parts[i].n, parts[i].n_before, parts[i].y->pages, parts[i].y->pages};
@@ -84,7 +85,8 @@ static void run_parts(struct ops_device *d, const struct inputs *in, const struc
                 positions[axis * n + row + r] = in->positions[axis * in->n + parts[i].first + r];
     }
     struct kv_layer kv = kv_of(parts[0].y);
-    struct op_attention a = {.shape = s, .q = q, .q_gate = q_gate, .kv = kv, .groups = groups, .n_groups = n_parts, .n_rows = n, .out = out};
+    struct op_attention a = {
+        .shape = s, .q = q, .q_gate = q_gate, .kv = kv, .groups = groups, .n_groups = n_parts, .n_rows = n, .out = out};
     struct op ops[3] = {
         {.kind = OP_ATTENTION_PREPARE, .wait = 1, .attention_prepare = {
             .shape = s, .q_gate = q_gate, .k = k, .v = v, .q_gain = in->q_gain, .k_gain = in->k_gain, .eps = 1e-6f,
@@ -96,7 +98,8 @@ static void run_parts(struct ops_device *d, const struct inputs *in, const struc
 }
 
 static struct rows plain_rows(struct attention_shape s, float *out) {
-    return (struct rows){.width = s.n_heads * s.head_dim, .padded = rows_pad(s.n_heads * s.head_dim), .forms = FORM_F32, .f32 = out};
+    return (struct rows){
+        .width = s.n_heads * s.head_dim, .padded = rows_pad(s.n_heads * s.head_dim), .forms = FORM_F32, .f32 = out};
 }
 static void run(struct ops_device *d, const struct inputs *in, struct layer *y, int first, int n, float *out) {
     run_parts(d, in, &(struct part){y, first, n, first}, 1, plain_rows(y->s, out));
@@ -108,8 +111,8 @@ static int open_for(struct ops_device *d, const char *isa, int threads, struct a
     return ops_open(d, isa, threads, &l);
 }
 
-static const char *const schemes[] = {"16", "f32", "8", "6", "5", "4", "3", "2", "turbo:k8v3", "turbo:k5v8", "turbo:k4v4", "turbo:k2v5",
-                                      "turbo:k8v2"};
+static const char *const schemes[] = {"16", "f32",        "8",          "6",          "5",          "4",         "3",
+                                      "2",  "turbo:k8v3", "turbo:k5v8", "turbo:k4v4", "turbo:k2v5", "turbo:k8v2"};
 enum { N_SCHEMES = sizeof schemes / sizeof *schemes };
 
 /* ---- fp64 reference: over the rows as they are stored ---- */
@@ -178,8 +181,8 @@ static void attention_is_near_fp64_over_the_stored_rows_in_every_format(void **s
 }
 
 /* A prompt of `n` rows whole, against the same cut into pieces (the last repeated), on fresh pages. */
-static void check_cut(const char *isa, struct attention_shape s, const char *scheme, int start, int n, const int *cuts, int n_cuts,
-                      int threads) {
+static void check_cut(const char *isa, struct attention_shape s, const char *scheme, int start, int n, const int *cuts,
+                      int n_cuts, int threads) {
     struct ops_device d, e;
     if (!open_for(&d, isa, 2, s)) return;
     assert_true(open_for(&e, isa, threads, s));
@@ -216,7 +219,8 @@ static void chunks_of_any_size_give_the_same_bits_around_the_edges_of_blocks_and
     static const char *const some[] = {"16", "f32", "8", "turbo:k8v3"};
     for (OPS_EACH_ISA(isa))
         for (int i = 0; i < 4; i++)
-            for (int j = 0; j < 5; j++) check_cut(isa, (struct attention_shape){6, 2, 64, 64}, some[i], j % 2 ? 0 : 1030, 1100, cuts[j], 4, 1 + j % 3);
+            for (int j = 0; j < 5; j++)
+                check_cut(isa, (struct attention_shape){6, 2, 64, 64}, some[i], j % 2 ? 0 : 1030, 1100, cuts[j], 4, 1 + j % 3);
 }
 
 static void deep_steps_equal_the_prompt_for_heads_of_any_number(void **state) {
@@ -225,7 +229,8 @@ static void deep_steps_equal_the_prompt_for_heads_of_any_number(void **state) {
     static const int heads[][3] = {{4, 1, 128}, {3, 3, 64}, {16, 2, 64}, {5, 1, 80}, {64, 1, 64}, {2, 1, 256}};
     for (OPS_EACH_ISA(isa))
         for (int i = 0; i < 6; i++)
-            check_cut(isa, (struct attention_shape){heads[i][0], heads[i][1], heads[i][2], 32}, "16", i % 2 ? 0 : 70, 2106, cuts, 2, 2);
+            check_cut(isa, (struct attention_shape){heads[i][0], heads[i][1], heads[i][2], 32}, "16", i % 2 ? 0 : 70, 2106,
+                      cuts, 2, 2);
 }
 
 static void packed_groups_equal_each_alone(void **state) {
@@ -284,7 +289,8 @@ static void every_form_of_the_result_is_that_of_its_floats(void **state) {
                 assert_memory_equal(out[0].q8, out[1].q8, (size_t)(n * pad));
                 assert_memory_equal(out[0].q8_scale, out[1].q8_scale, (size_t)(n * pad / 32) * sizeof(float));
                 assert_memory_equal(out[0].q8_sum, out[1].q8_sum, (size_t)(n * pad / 32) * sizeof(float));
-                for (int i = 0; i < 2; i++) free(out[i].f32), free(out[i].bf16), free(out[i].q8), free(out[i].q8_scale), free(out[i].q8_sum);
+                for (int i = 0; i < 2; i++)
+                    free(out[i].f32), free(out[i].bf16), free(out[i].q8), free(out[i].q8_scale), free(out[i].q8_sum);
                 free(waste), inputs_free(&in), layer_free(&y), ops_close(&d);
             }
 }
@@ -296,12 +302,13 @@ static void rotation_golden(const char *name, int three_axes) {
     enum { D = 256, HALF = 32 };
     const struct tensor *t = safetensors_find(g.file, "q");
     int n = (int)t->shape[t->n_dims - 2], heads = (int)t->shape[t->n_dims - 3];
-    float *q = ops_golden_floats(&g, "q"), *want = ops_golden_floats(&g, "q_out"), *positions = ops_golden_floats(&g, "positions"),
-          *freq = ops_golden_floats(&g, "inv_freq");
+    float *q = ops_golden_floats(&g, "q"), *want = ops_golden_floats(&g, "q_out"),
+          *positions = ops_golden_floats(&g, "positions"), *freq = ops_golden_floats(&g, "inv_freq");
     struct attention_shape s = {heads, 1, D, 2 * HALF};
     struct inputs in = inputs_new(s, n, 3);
     memcpy(in.inv_freq, freq, HALF * sizeof *freq);
-    for (int i = 0; i < HALF; i++) in.axis[i] = (uint8_t)(!three_axes ? 0 : i % 3 == 1 && i < 33 ? 1 : i % 3 == 2 && i < 30 ? 2 : 0);
+    for (int i = 0; i < HALF; i++)
+        in.axis[i] = (uint8_t)(!three_axes ? 0 : i % 3 == 1 && i < 33 ? 1 : i % 3 == 2 && i < 30 ? 2 : 0);
     memcpy(in.positions, positions, (size_t)((three_axes ? 3 : 1) * n) * sizeof *positions);
     for (int i = 0; i < D; i++) in.q_gain[i] = 1.0f;
     for (int h = 0; h < heads; h++)

@@ -17,8 +17,11 @@ static struct shape shape_at(int i) { return shape_of(shapes[i][0], shapes[i][1]
 struct inputs { float *qkv, *a, *b, *weight, *rate, *bias; };
 
 static struct inputs inputs_new(const struct shape *s, int n, uint64_t seed) {
-    struct inputs in = {ops_new((size_t)(n * s->c)), ops_new((size_t)(n * s->d.value_heads)), ops_new((size_t)(n * s->d.value_heads)),
-                        ops_new((size_t)(s->c * s->d.conv_kernel)), ops_new((size_t)s->d.value_heads),
+    struct inputs in = {ops_new((size_t)(n * s->c)),
+                        ops_new((size_t)(n * s->d.value_heads)),
+                        ops_new((size_t)(n * s->d.value_heads)),
+                        ops_new((size_t)(s->c * s->d.conv_kernel)),
+                        ops_new((size_t)s->d.value_heads),
                         ops_new((size_t)s->d.value_heads)};
     ops_fill(&seed, in.qkv, (size_t)(n * s->c), 1.0f);
     ops_fill(&seed, in.a, (size_t)(n * s->d.value_heads), 2.0f);
@@ -70,13 +73,31 @@ static void run_groups(struct ops_device *d, const struct shape *s, const struct
     float *mixed = ops_new((size_t)(n * s->c)), *decay = ops_new((size_t)(n * s->d.value_heads)),
           *beta = ops_new((size_t)(n * s->d.value_heads));
     const float *qkv = in->qkv + (size_t)first * (size_t)s->c;
-    struct op ops[2] = {
-        {.kind = OP_DELTA_PREPARE, .wait = 1, .delta_prepare = {
-            .shape = s->d, .qkv = qkv, .a = in->a + first * s->d.value_heads, .b = in->b + first * s->d.value_heads,
-            .conv_weight = in->weight, .neg_exp_a_log = in->rate, .dt_bias = in->bias, .mixed = mixed, .decay = decay,
-            .beta = beta, .groups = groups, .n_groups = n_groups, .n_rows = n}},
-        {.kind = OP_DELTA, .wait = 1, .delta = {.shape = s->d, .qkv = qkv, .mixed = mixed, .decay = decay, .beta = beta, .out = out,
-                                                .groups = groups, .n_groups = n_groups}}};
+    struct op ops[2] = {{.kind = OP_DELTA_PREPARE,
+                         .wait = 1,
+                         .delta_prepare = {.shape = s->d,
+                                           .qkv = qkv,
+                                           .a = in->a + first * s->d.value_heads,
+                                           .b = in->b + first * s->d.value_heads,
+                                           .conv_weight = in->weight,
+                                           .neg_exp_a_log = in->rate,
+                                           .dt_bias = in->bias,
+                                           .mixed = mixed,
+                                           .decay = decay,
+                                           .beta = beta,
+                                           .groups = groups,
+                                           .n_groups = n_groups,
+                                           .n_rows = n}},
+                        {.kind = OP_DELTA,
+                         .wait = 1,
+                         .delta = {.shape = s->d,
+                                   .qkv = qkv,
+                                   .mixed = mixed,
+                                   .decay = decay,
+                                   .beta = beta,
+                                   .out = out,
+                                   .groups = groups,
+                                   .n_groups = n_groups}}};
     ops_run(d, ops, 2);
     free(mixed), free(decay), free(beta);
 }
@@ -88,8 +109,14 @@ static void run(struct ops_device *d, const struct shape *s, const struct inputs
 }
 
 static int open_for(struct ops_device *d, const char *isa, int threads, const struct shape *s) {
-    struct step_limits l = {.max_rows = 64, .max_groups = 4, .key_heads = s->d.key_heads, .value_heads = s->d.value_heads,
-                            .key_dim = s->d.key_dim, .value_dim = s->d.value_dim, .conv_kernel = s->d.conv_kernel, .max_width = 64};
+    struct step_limits l = {.max_rows = 64,
+                            .max_groups = 4,
+                            .key_heads = s->d.key_heads,
+                            .value_heads = s->d.value_heads,
+                            .key_dim = s->d.key_dim,
+                            .value_dim = s->d.value_dim,
+                            .conv_kernel = s->d.conv_kernel,
+                            .max_width = 64};
     return ops_open(d, isa, threads, &l);
 }
 
@@ -97,7 +124,8 @@ static int open_for(struct ops_device *d, const char *isa, int threads, const st
 
 static double silu(double x) { return x / (1.0 + exp(-x)); }
 
-static void reference_row(const struct shape *s, const struct inputs *in, int row, const double *conv, double *state, double *out) {
+static void reference_row(const struct shape *s, const struct inputs *in, int row, const double *conv, double *state,
+                          double *out) {
     int taps = s->d.conv_kernel, share = s->d.value_heads / s->d.key_heads, dk = s->d.key_dim, dv = s->d.value_dim;
     double *x = malloc(sizeof *x * (size_t)s->c);
     for (int c = 0; c < s->c; c++) {
@@ -213,7 +241,8 @@ static void a_snapshot_equals_the_state_of_a_run_that_ends_there(void **state) {
             run(&d, &s, &in, &q, 0, KEPT, 1, out);
             keep(&q, 1, KEPT);
             struct delta_group g = group_of(&q, 0, N, 0);
-            for (int j = 0; j < 4; j++) at[j] = seq_new(&s, 77), snapshots[j] = (struct delta_snapshot){rows[j], at[j].state, at[j].conv};
+            for (int j = 0; j < 4; j++)
+                at[j] = seq_new(&s, 77), snapshots[j] = (struct delta_snapshot){rows[j], at[j].state, at[j].conv};
             g.snapshots = snapshots, g.n_snapshots = 4;
             run_groups(&d, &s, &in, KEPT, N, &g, 1, out);
             for (int j = 0; j < 4; j++) {
@@ -238,7 +267,8 @@ static void packed_groups_equal_each_alone_for_any_number_of_threads(void **stat
             float *out = ops_new((size_t)(N * s.values)), *alone = ops_new((size_t)(N * s.values));
             struct seq packed[3], single[3];
             for (uint64_t j = 0; j < 3; j++) packed[j] = seq_new(&s, j), single[j] = seq_new(&s, j);
-            struct delta_group g[3] = {group_of(&packed[0], 0, A, 0), group_of(&packed[1], A, B, 0), group_of(&packed[2], A + B, C, 0)};
+            struct delta_group g[3] = {group_of(&packed[0], 0, A, 0), group_of(&packed[1], A, B, 0),
+                                       group_of(&packed[2], A + B, C, 0)};
             run_groups(&d, &s, &in, 0, N, g, 3, out);
             run(&d, &s, &in, &single[0], 0, A, 0, alone);
             run(&d, &s, &in, &single[1], A, B, 0, alone + A * s.values);
@@ -303,14 +333,23 @@ static void golden(const char *name, int dim) {
         struct seq sq = seq_new(&s, 1);
         memcpy(sq.state, in, s.state * sizeof *in);
         struct delta_group group = group_of(&sq, 0, T, 0);
-        struct op op = {.kind = OP_DELTA, .wait = 1, .delta = {.shape = s.d, .qkv = mixed, .mixed = mixed, .decay = decay, .beta = beta,
-                                                               .out = out, .groups = &group, .n_groups = 1}};
+        struct op op = {.kind = OP_DELTA,
+                        .wait = 1,
+                        .delta = {.shape = s.d,
+                                  .qkv = mixed,
+                                  .mixed = mixed,
+                                  .decay = decay,
+                                  .beta = beta,
+                                  .out = out,
+                                  .groups = &group,
+                                  .n_groups = 1}};
         ops_run(&d, &op, 1);
         assert_true(ops_error(out, want64, (size_t)(T * s.values)) < 3e-6);
         assert_true(ops_error(sq.state, end64, s.state) < 3e-6);
         seq_free(&sq), ops_close(&d);
     }
-    free(q), free(k), free(v), free(decay), free(beta), free(in), free(end), free(want), free(mixed), free(out), free(want64), free(end64);
+    free(q), free(k), free(v), free(decay), free(beta), free(in), free(end), free(want), free(mixed), free(out), free(want64),
+        free(end64);
     ops_golden_close(&g);
 }
 static void the_rule_gives_the_golden_values_of_dim_64(void **state) { (void)state, golden("gated_delta_rule_64", 64); }
@@ -333,15 +372,35 @@ static void the_convolution_gives_the_golden_values(void **state) {
         struct delta_snapshot snapshot = {30, m.state, m.conv};
         struct delta_group group = group_of(&q, 0, T, 0);
         group.snapshots = &snapshot, group.n_snapshots = 1;
-        struct op ops[2] = {
-            {.kind = OP_DELTA_PREPARE, .wait = 1, .delta_prepare = {
-                .shape = s.d, .qkv = x, .a = a, .b = a, .conv_weight = w, .neg_exp_a_log = zero, .dt_bias = zero, .mixed = mixed,
-                .decay = decay, .beta = beta, .groups = &group, .n_groups = 1, .n_rows = T}},
-            {.kind = OP_DELTA, .wait = 1, .delta = {.shape = s.d, .qkv = x, .mixed = mixed, .decay = decay, .beta = beta, .out = out,
-                                                    .groups = &group, .n_groups = 1}}};
+        struct op ops[2] = {{.kind = OP_DELTA_PREPARE,
+                             .wait = 1,
+                             .delta_prepare = {.shape = s.d,
+                                               .qkv = x,
+                                               .a = a,
+                                               .b = a,
+                                               .conv_weight = w,
+                                               .neg_exp_a_log = zero,
+                                               .dt_bias = zero,
+                                               .mixed = mixed,
+                                               .decay = decay,
+                                               .beta = beta,
+                                               .groups = &group,
+                                               .n_groups = 1,
+                                               .n_rows = T}},
+                            {.kind = OP_DELTA,
+                             .wait = 1,
+                             .delta = {.shape = s.d,
+                                       .qkv = x,
+                                       .mixed = mixed,
+                                       .decay = decay,
+                                       .beta = beta,
+                                       .out = out,
+                                       .groups = &group,
+                                       .n_groups = 1}}};
         ops_run(&d, ops, 2);
         for (int t = 0; t < T; t++)
-            for (int c = V0; c < C; c++) assert_true(fabsf(mixed[t * C + c] - want[t * C + c]) <= 1e-6f * (1.0f + fabsf(want[t * C + c])));
+            for (int c = V0; c < C; c++)
+                assert_true(fabsf(mixed[t * C + c] - want[t * C + c]) <= 1e-6f * (1.0f + fabsf(want[t * C + c])));
         assert_memory_equal(q.conv, end, 3 * C * sizeof(float));
         assert_memory_equal(m.conv, mid, 3 * C * sizeof(float));
         seq_free(&q), seq_free(&m), ops_close(&d);

@@ -106,7 +106,8 @@ static void affine_rows_equal_the_recorded_buffers_of_mlx(void **state) {
         const json_t *c = json_array_get(cases, i);
         if (strcmp(json_string_value(json_object_get(c, "mode")), "affine") != 0) continue;
         if (strcmp(json_string_value(json_object_get(c, "dt")), "bf16") != 0) continue;
-        struct kv_shape s = {(int)json_integer_value(json_object_get(c, "bits")), (int)json_integer_value(json_object_get(c, "gs")), 0};
+        struct kv_shape s = {(int)json_integer_value(json_object_get(c, "bits")),
+                             (int)json_integer_value(json_object_get(c, "gs")), 0};
         const json_t *w = json_object_get(c, "w"), *shape = json_object_get(w, "shape");
         int n_rows = (int)json_integer_value(json_array_get(shape, 0));
         s.dim = (int)json_integer_value(json_array_get(shape, 1));
@@ -187,7 +188,8 @@ static void turbo_rows_are_as_near_as_their_bits_allow(void **state) {
         }
         for (int i = 0; i < 5; i++) {
             double error = turbo_error(&kv_turbo.v, (struct kv_shape){values[i].bits, 32, dim}, 6);
-            if (!(error < values[i].bound && error > values[i].bound * 0.5)) print_error("values %d: %g\n", values[i].bits, error);
+            if (!(error < values[i].bound && error > values[i].bound * 0.5))
+                print_error("values %d: %g\n", values[i].bits, error);
             assert_true(error < values[i].bound && error > values[i].bound * 0.5);
         }
     }
@@ -251,7 +253,8 @@ static void schemes_parse_and_print_and_refuse(void **state) {
     (void)state;
     static const struct { const char *text, *name; int group; } good[] = {
         {"16", "16", 64}, {"f32", "f32", 64}, {"8", "8/64", 64}, {"3", "3/128", 128}, {"turbo:k8v3", "turbo:k8v3", 64}};
-    static const char *const bad[] = {"", "7", "1", "16x", "turbo:k3v3", "turbo:k8v6", "turbo:k8", "turbo:k8v3x", "turbo:k-1v3", "8 ", "q8"};
+    static const char *const bad[] = {"",         "7",           "1",           "16x", "turbo:k3v3", "turbo:k8v6",
+                                      "turbo:k8", "turbo:k8v3x", "turbo:k-1v3", "8 ",  "q8"};
     struct kv_scheme s;
     struct weft_error e;
     char name[64];

@@ -8,8 +8,14 @@ enum { ALL_FORMS = FORM_F32 | FORM_BF16 | FORM_Q8 };
 
 static struct rows rows_new(int n, int width, int forms) {
     int pad = rows_pad(width);
-    struct rows r = {.width = width, .padded = pad, .forms = forms, .f32 = ops_new((size_t)(n * width)), .bf16 = calloc((size_t)(n * pad), 2),
-                     .q8 = calloc((size_t)(n * pad), 1), .q8_scale = ops_new((size_t)(n * pad / 32)), .q8_sum = ops_new((size_t)(n * pad / 32))};
+    struct rows r = {.width = width,
+                     .padded = pad,
+                     .forms = forms,
+                     .f32 = ops_new((size_t)(n * width)),
+                     .bf16 = calloc((size_t)(n * pad), 2),
+                     .q8 = calloc((size_t)(n * pad), 1),
+                     .q8_scale = ops_new((size_t)(n * pad / 32)),
+                     .q8_sum = ops_new((size_t)(n * pad / 32))};
     memset(r.bf16, 0x55, (size_t)(n * pad * 2)), memset(r.q8, 0x55, (size_t)(n * pad));
     memset(r.q8_scale, 0x55, (size_t)(n * pad / 32) * 4), memset(r.q8_sum, 0x55, (size_t)(n * pad / 32) * 4);
     return r;
@@ -112,7 +118,8 @@ static void silu_times_up_is_right_and_in_every_form(void **state) {
             struct op convert = {.kind = OP_CONVERT, .wait = 1, .convert = {again, 1, N - 1}}; /* not the first row */
             ops_run(&d, &convert, 1);
             assert_int_equal(out.bf16[1], 0);
-            for (int j = 0; j < widths[w]; j++) assert_int_equal(out.bf16[out.padded + j], bf16_from_float(out.f32[widths[w] + j]));
+            for (int j = 0; j < widths[w]; j++)
+                assert_int_equal(out.bf16[out.padded + j], bf16_from_float(out.f32[widths[w] + j]));
             rows_free(&out), free(gate), free(up), ops_close(&d);
         }
 }
@@ -148,7 +155,8 @@ static void norms_give_the_golden_values(void **state) {
         struct ops_golden g;
         if (!ops_golden_open(&g, gated ? "rms_norm_gated" : "rms_norm")) skip();
         int n = 24, width = gated ? 64 : 128;
-        float *x = ops_golden_floats(&g, "x"), *gain = ops_golden_floats(&g, "weight"), *gate = gated ? ops_golden_floats(&g, "gate") : NULL;
+        float *x = ops_golden_floats(&g, "x"), *gain = ops_golden_floats(&g, "weight"),
+              *gate = gated ? ops_golden_floats(&g, "gate") : NULL;
         double *want = doubles(ops_golden_floats(&g, "out"), (size_t)(n * width));
         for (int i = 0; !gated && i < width; i++) gain[i] += 1.0f;
         for (OPS_EACH_ISA(isa)) {
@@ -168,9 +176,13 @@ static void norms_give_the_golden_values(void **state) {
 }
 
 /* Runs the router and checks that slots list the pairs by expert, rows ascending. */
-static void route(struct ops_device *d, const float *logits, int n, int n_experts, int top_k, int renormalise, int32_t *expert, float *weight) {
-    int32_t *slot = calloc((size_t)(n * top_k), 4), *slot_row = calloc((size_t)(n * top_k), 4), *begin = calloc((size_t)n_experts + 1, 4);
-    struct op op = {.kind = OP_MOE_ROUTE, .wait = 1, .moe_route = {logits, n, n_experts, top_k, renormalise, expert, weight, slot, slot_row, begin}};
+static void route(struct ops_device *d, const float *logits, int n, int n_experts, int top_k, int renormalise, int32_t *expert,
+                  float *weight) {
+    int32_t *slot = calloc((size_t)(n * top_k), 4), *slot_row = calloc((size_t)(n * top_k), 4),
+            *begin = calloc((size_t)n_experts + 1, 4);
+    struct op op = {.kind = OP_MOE_ROUTE,
+                    .wait = 1,
+                    .moe_route = {logits, n, n_experts, top_k, renormalise, expert, weight, slot, slot_row, begin}};
     ops_run(d, &op, 1);
     assert_int_equal(begin[0], 0), assert_int_equal(begin[n_experts], n * top_k);
     for (int e = 0; e < n_experts; e++)
@@ -260,13 +272,16 @@ static void an_adapter_adds_its_product_scaled_and_with_the_ratio_of_dora(void *
             struct ops_device d;
             if (!ops_open(&d, isa, 2, &l)) continue;
             uint64_t seed = 13;
-            float *x = ops_new(ROWS * IN), *a = ops_new(R * IN), *b = ops_new(R * OUT), *ratio = ops_new(OUT), *y = ops_new(ROWS * OUT),
-                  *base = ops_new(ROWS * OUT), *sum = ops_new(ROWS * OUT), *before = ops_new(ROWS * OUT), t[N * R];
+            float *x = ops_new(ROWS * IN), *a = ops_new(R * IN), *b = ops_new(R * OUT), *ratio = ops_new(OUT),
+                  *y = ops_new(ROWS * OUT), *base = ops_new(ROWS * OUT), *sum = ops_new(ROWS * OUT),
+                  *before = ops_new(ROWS * OUT), t[N * R];
             ops_fill(&seed, x, ROWS * IN, 1.0f), ops_fill(&seed, a, R * IN, 1.0f), ops_fill(&seed, b, R * OUT, 1.0f);
             ops_fill(&seed, ratio, OUT, 1.0f), ops_fill(&seed, base, ROWS * OUT, 1.0f), ops_fill(&seed, before, ROWS * OUT, 1.0f);
             memcpy(y, base, ROWS * OUT * sizeof *y), memcpy(sum, before, ROWS * OUT * sizeof *y);
-            struct op_adapter o = {x, IN, ROW0, N, IN, OUT, R, a, b, 0.75f, way & 1 ? ratio : NULL, t, y, OUT, way & 2 ? sum : NULL, OUT};
-            struct op ops[2] = {{.kind = OP_ADAPTER_DOWN, .wait = 1, .adapter = o}, {.kind = OP_ADAPTER_UP, .wait = 1, .adapter = o}};
+            struct op_adapter o = {
+                x, IN, ROW0, N, IN, OUT, R, a, b, 0.75f, way & 1 ? ratio : NULL, t, y, OUT, way & 2 ? sum : NULL, OUT};
+            struct op ops[2] = {{.kind = OP_ADAPTER_DOWN, .wait = 1, .adapter = o},
+                                {.kind = OP_ADAPTER_UP, .wait = 1, .adapter = o}};
             ops_run(&d, ops, 2);
             assert_memory_equal(y, base, ROW0 * OUT * sizeof *y);
             for (int i = ROW0; i < ROWS; i++)
