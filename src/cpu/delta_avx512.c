@@ -3,4 +3,4 @@ enum { DELTA_VECTORS = 8 };
 
 #include "cpu/delta_body.h"
 
-DELTA_TABLE(cpu_delta_avx512, 32);
+DELTA_TABLE(cpu_delta_avx512, 64);

@@ -72,6 +72,10 @@ static void delta_step(const struct delta_step *s) {
         if (first) pass(s, c, DELTA_VECTORS, 1, qk);
         else pass(s, c, DELTA_VECTORS, 0, qk);
     }
+    for (; DELTA_VECTORS > 4 && c + 4 * V <= s->n_columns; c += 4 * V) {
+        if (first) pass(s, c, 4, 1, qk);
+        else pass(s, c, 4, 0, qk);
+    }
     for (; c + 2 * V <= s->n_columns; c += 2 * V) {
         if (first) pass(s, c, 2, 1, qk);
         else pass(s, c, 2, 0, qk);

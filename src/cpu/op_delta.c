@@ -34,20 +34,22 @@ static int prepare_tasks(const struct cpu *c, const struct op *op) {
     return n;
 }
 
-/* One head of one row: convolution, silu and, for queries and keys, the norm. */
-static void prepare_head(const struct cpu_vec *vec, const struct op_delta_prepare *o, const struct delta_group *g, int r,
-                         int unit) {
+/* One head of rows [r0, r0 + n_rows): convolution, silu and, for queries and keys, the norm. */
+static void prepare_head(const struct cpu_vec *vec, const struct op_delta_prepare *o, const struct delta_group *g, int r0,
+                         int n_rows, int unit) {
     const struct delta_shape *s = &o->shape;
-    int is_value = unit >= 2 * s->key_heads, n = is_value ? s->value_dim : s->key_dim;
+    int is_value = unit >= 2 * s->key_heads, n = is_value ? s->value_dim : s->key_dim, taps = s->conv_kernel;
     int c0 = is_value ? 2 * key_width(s) + (unit - 2 * s->key_heads) * n : unit * n;
-    const float *in[MAX_TAPS];
-    for (int j = 0; j < s->conv_kernel; j++) in[j] = conv_input(s, g, o->qkv, g->n_pending + r + j) + c0;
-    float *out = o->mixed + (int64_t)(g->row0 + r) * channels(s) + c0;
-    vec->conv(in, o->conv_weight + (int64_t)c0 * s->conv_kernel, o->conv_bias ? o->conv_bias + c0 : NULL, s->conv_kernel, n, out);
-    if (is_value) return;
-    float scale = 1.0f / sqrtf(vec->dot(out, out, n) + 1e-6f);
-    if (unit < s->key_heads) scale /= sqrtf((float)s->key_dim);
-    vec->norm(out, scale, NULL, NULL, n, out);
+    const float *in[PREPARE_ROWS + MAX_TAPS];
+    CHECK(taps <= MAX_TAPS && n_rows <= PREPARE_ROWS);
+    for (int i = 0; i < n_rows + taps - 1; i++) in[i] = conv_input(s, g, o->qkv, g->n_pending + r0 + i) + c0;
+    float *out = o->mixed + (int64_t)(g->row0 + r0) * channels(s) + c0;
+    vec->conv(in, o->conv_weight + (int64_t)c0 * taps, o->conv_bias ? o->conv_bias + c0 : NULL, taps, n_rows, n, out, channels(s));
+    for (int r = 0; r < n_rows && !is_value; r++, out += channels(s)) {
+        float scale = 1.0f / sqrtf(vec->dot(out, out, n) + 1e-6f);
+        if (unit < s->key_heads) scale /= sqrtf((float)s->key_dim);
+        vec->norm(out, scale, NULL, NULL, n, out);
+    }
 }
 
 static void prepare_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
@@ -57,11 +59,13 @@ static void prepare_run(const struct cpu *c, const struct op *op, int task, void
     int units = prepare_units(&o->shape), hv = o->shape.value_heads;
     for (; task >= row_blocks(g) * units; g++) task -= row_blocks(g) * units;
     int unit = task % units, r0 = task / units * PREPARE_ROWS, r1 = r0 + PREPARE_ROWS < g->n_rows ? r0 + PREPARE_ROWS : g->n_rows;
-    CHECK(o->shape.conv_kernel <= MAX_TAPS);
+    if (unit < units - 1) {
+        prepare_head(c->isa->vec, o, g, r0, r1 - r0, unit);
+        return;
+    }
     for (int r = r0; r < r1; r++) {
         int64_t at = (int64_t)(g->row0 + r) * hv;
-        if (unit < units - 1) prepare_head(c->isa->vec, o, g, r, unit);
-        else c->isa->vec->decay_beta(o->a + at, o->dt_bias, o->neg_exp_a_log, o->b + at, hv, o->decay + at, o->beta + at);
+        c->isa->vec->decay_beta(o->a + at, o->dt_bias, o->neg_exp_a_log, o->b + at, hv, o->decay + at, o->beta + at);
     }
 }
 const struct cpu_op cpu_op_delta_prepare = {prepare_tasks, prepare_run, NULL};

@@ -15,8 +15,10 @@ struct cpu_vec {
     float (*sigmoid)(float x);
     /* decay = exp(rate * softplus(a + bias)), beta = sigmoid(b) */
     void (*decay_beta)(const float *a, const float *bias, const float *rate, const float *b, int n, float *decay, float *beta);
-    /* out = silu(bias + sum over j of weight[c][j] * in[j][c]) for n channels; j ascending; bias NULL: 0 */
-    void (*conv)(const float *const *in, const float *weight, const float *bias, int taps, int n, float *out);
+    /* out row r, channel c = silu(bias + sum over j of weight[c][j] * in[r + j][c]), j ascending; bias NULL: 0.
+     * in [n_rows + taps - 1] rows of n channels, weight [n][taps] */
+    void (*conv)(const float *const *in, const float *weight, const float *bias, int taps, int n_rows, int n, float *out,
+                 int64_t out_stride);
     /* Turns pairs (x[i], x[i + half]) by angles; [half] cosines and sines. */
     void (*rotate)(float *x, const float *cosines, const float *sines, int half);
     /* Forms of rows.h. */

@@ -78,24 +78,35 @@ static inline vf tap(const float *weight, int taps, int j, int n) {
     return w;
 }
 
-static void vec_conv(const float *const *in, const float *weight, const float *bias, int taps, int n, float *out) {
-    int c = 0;
-    if (taps == 4)
-        for (; c + V <= n; c += V) {
-            const float *w = weight + c * 4;
-            vf e0 = vf_even(vf_load(w), vf_load(w + V)), e1 = vf_even(vf_load(w + 2 * V), vf_load(w + 3 * V));
-            vf o0 = vf_odd(vf_load(w), vf_load(w + V)), o1 = vf_odd(vf_load(w + 2 * V), vf_load(w + 3 * V));
-            vf s = bias ? vf_load(bias + c) : vf_set(0.0f);
-            s = vf_madd(vf_even(e0, e1), vf_load(in[0] + c), s);
-            s = vf_madd(vf_even(o0, o1), vf_load(in[1] + c), s);
-            s = vf_madd(vf_odd(e0, e1), vf_load(in[2] + c), s);
-            s = vf_madd(vf_odd(o0, o1), vf_load(in[3] + c), s);
-            vf_store(out + c, vf_silu(s));
+static void conv_any(const float *const *in, const float *weight, const float *bias, int taps, int n_rows, int n, float *out,
+                     int64_t out_stride) {
+    for (int c = 0; c < n; c += V)
+        for (int r = 0; r < n_rows; r++) {
+            vf s = bias ? load_some(bias + c, n - c) : vf_set(0.0f);
+            for (int j = 0; j < taps; j++)
+                s = vf_madd(tap(weight + c * taps, taps, j, n - c), load_some(in[r + j] + c, n - c), s);
+            store_some(out + r * out_stride + c, vf_silu(s), n - c);
         }
-    for (; c < n; c += V) {
-        vf s = bias ? load_some(bias + c, n - c) : vf_set(0.0f);
-        for (int j = 0; j < taps; j++) s = vf_madd(tap(weight + c * taps, taps, j, n - c), load_some(in[j] + c, n - c), s);
-        store_some(out + c, vf_silu(s), n - c);
+}
+
+static void vec_conv(const float *const *in, const float *weight, const float *bias, int taps, int n_rows, int n, float *out,
+                     int64_t out_stride) {
+    if (taps != 4 || n % V) {
+        conv_any(in, weight, bias, taps, n_rows, n, out, out_stride);
+        return;
+    }
+    for (int c = 0; c < n; c += V) { /* the weights and the last three inputs stay in registers */
+        const float *w = weight + c * 4;
+        vf e0 = vf_even(vf_load(w), vf_load(w + V)), e1 = vf_even(vf_load(w + 2 * V), vf_load(w + 3 * V));
+        vf o0 = vf_odd(vf_load(w), vf_load(w + V)), o1 = vf_odd(vf_load(w + 2 * V), vf_load(w + 3 * V));
+        vf w0 = vf_even(e0, e1), w1 = vf_even(o0, o1), w2 = vf_odd(e0, e1), w3 = vf_odd(o0, o1);
+        vf first = bias ? vf_load(bias + c) : vf_set(0.0f);
+        vf x0 = vf_load(in[0] + c), x1 = vf_load(in[1] + c), x2 = vf_load(in[2] + c);
+        for (int r = 0; r < n_rows; r++) {
+            vf x3 = vf_load(in[r + 3] + c);
+            vf_store(out + r * out_stride + c, vf_silu(vf_madd(w3, x3, vf_madd(w2, x2, vf_madd(w1, x1, vf_madd(w0, x0, first))))));
+            x0 = x1, x1 = x2, x2 = x3;
+        }
     }
 }
 
