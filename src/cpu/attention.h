@@ -4,6 +4,8 @@
  * are rows in scores, elements in values). Rows outside [r0, r1) may hold anything. */
 #ifndef CPU_ATTENTION_H
 #define CPU_ATTENTION_H
+#include <stddef.h>
+
 #include "quant/kv.h"
 
 enum { ATTENTION_MAX_Q = 48 }; /* query vectors of a tile, unless one row alone has more heads to a kv head */
@@ -29,7 +31,8 @@ struct attention_work {
     float *rows;                   /* [64][dim]; also two pairs of bf16 rows */
 };
 
-struct attention_block { const struct kv_format *format; struct kv_shape shape; const uint8_t *data; };
+/* `ahead`: what will be read next lies so many bytes behind what this block's products read, and is fetched meanwhile. */
+struct attention_block { const struct kv_format *format; struct kv_shape shape; const uint8_t *data; ptrdiff_t ahead; };
 
 struct cpu_attention {
     /* Brings q (n_q vectors) into the forms that blocks of this format want. */

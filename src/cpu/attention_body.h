@@ -34,6 +34,7 @@ static const uint8_t *expand_codes(struct attention_work *w, const struct attent
             int down = t % per * p.bits[i], up = p.shift[i];
             for (int j = 0; j < lanes * 4; j += V * 4) {
                 vi x = ((vi_load(in + j) >> down) & mask) << up;
+                if (t % per == 0) mm_fetch(in + j, b->ahead);
                 vi_store(out + j, i ? x | vi_load(out + j) : x);
             }
         }
@@ -69,7 +70,7 @@ static void code_scores(struct attention_work *w, const struct attention_block *
         int64_t word = ((int64_t)q0 * quads + g * group / 4) * CODES_WORDS;
         mm_codes(&(struct mm){.n_q = n_q, .lanes = KV_ROWS, .steps = group / 4, .a = w->q_high + word, .a_low = w->q_low + word,
                               .a_stride = quads, .b = codes + (int64_t)g * group * KV_ROWS, .b_stride = KV_ROWS, .c = w->dots,
-                              .c_stride = KV_ROWS});
+                              .c_stride = KV_ROWS, .ahead = codes == k->data ? k->ahead : 0});
         for (int q = 0; q < n_q; q++) {
             vf unit = vf_set(w->q_scale[(q0 + q) * n + g]), sum = vf_set(w->q_sum[(q0 + q) * n + g]);
             for (int i = 0; i < KV_ROWS; i += V) {
@@ -84,7 +85,8 @@ static void code_scores(struct attention_work *w, const struct attention_block *
 
 static void attention_scores(struct attention_work *w, const struct attention_block *k, int q0, float *scores) {
     int d = w->dim;
-    struct mm m = {.n_q = w->n_q - q0, .lanes = KV_ROWS, .b = k->data, .b_stride = KV_ROWS, .c = scores, .c_stride = KV_ROWS};
+    struct mm m = {.n_q = w->n_q - q0, .lanes = KV_ROWS, .b = k->data, .b_stride = KV_ROWS, .c = scores, .c_stride = KV_ROWS,
+                   .ahead = k->ahead};
     if (k->format->kind == KV_BF16) {
         m.steps = m.a_stride = d / 2, m.a = w->q_pairs + (int64_t)q0 * (d / 2) * PAIR_BYTES;
         mm_pairs(&m);
@@ -125,7 +127,7 @@ static void pair_values(struct attention_work *w, const struct attention_block *
     int d = w->dim, n_q = w->n_q - q0;
     for (int q = 0; q < n_q; q++)
         pairs_operand(p + (int64_t)q * KV_ROWS, KV_ROWS, w->p_pairs + (int64_t)q * (KV_ROWS / 2) * PAIR_BYTES);
-    struct mm m = {.n_q = n_q, .lanes = d, .a_stride = KV_ROWS / 2, .b_stride = d, .c = o, .c_stride = d};
+    struct mm m = {.n_q = n_q, .lanes = d, .a_stride = KV_ROWS / 2, .b_stride = d, .c = o, .c_stride = d, .ahead = v->ahead};
     for (int pair = r0 / 2; pair < (r1 + 1) / 2; pair += m.steps) {
         const uint8_t *at = v->data + (int64_t)pair * d * 4;
         m.steps = 1;
@@ -165,7 +167,7 @@ static void code_values(struct attention_work *w, const struct attention_block *
         }
         mm_codes(&(struct mm){.n_q = n_q, .lanes = group, .steps = (r1 + 3) / 4, .a = w->p_high, .a_low = w->p_low,
                               .a_stride = 16, .b = codes + (int64_t)g * group * 4, .b_stride = d, .c = o + g * group,
-                              .c_stride = d});
+                              .c_stride = d, .ahead = codes == v->data ? v->ahead : 0});
         for (int q = 0; q < n_q; q++)
             for (int i = 0; i < group; i += V) {
                 float *at = o + (int64_t)q * d + g * group + i;
@@ -198,7 +200,8 @@ static void attention_values(struct attention_work *w, const struct attention_bl
         const float *rows = v->format->kind == KV_F32 ? (const float *)v->data : w->rows;
         if (v->format->kind == KV_TURBO) turbo_rows(w, v, r0, r1);
         mm_f32(&(struct mm){.n_q = w->n_q - q0, .lanes = d, .steps = r1 - r0, .a = p + r0, .a_stride = KV_ROWS,
-                            .b = rows + (int64_t)r0 * d, .b_stride = d, .c = o, .c_stride = d});
+                            .b = rows + (int64_t)r0 * d, .b_stride = d, .c = o, .c_stride = d,
+                            .ahead = rows == w->rows ? 0 : v->ahead});
     }
 }
 

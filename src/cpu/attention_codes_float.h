@@ -21,7 +21,10 @@ INLINE void kernel_codes(const struct mm *m, int q0, int lane0, int n_q, int n_v
     for (int q = 0; q < n_q; q++)
 #pragma GCC unroll 8
         for (int v = 0; v < n_v; v++) acc[q][v] = vf_set(0.0f);
+    ptrdiff_t ahead = mm_ahead(m, q0);
     for (int s = 0; s < m->steps; s++, b += m->b_stride) {
+#pragma GCC unroll 8
+        for (int v = 0; v < n_v; v++) mm_fetch(b + v * V, ahead);
         for (int j = 0; j < 4; j++) {
             vf x[MM_V];
 #pragma GCC unroll 8

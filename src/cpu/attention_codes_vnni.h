@@ -21,6 +21,7 @@ INLINE void kernel_codes(const struct mm *m, int q0, int lane0, int n_q, int n_v
     const int32_t *a = (const int32_t *)m->a + q0 * m->a_stride, *l = (const int32_t *)m->a_low + q0 * m->a_stride;
     const uint32_t *b = (const uint32_t *)m->b + lane0;
     float *c = m->c + q0 * m->c_stride + lane0;
+    ptrdiff_t ahead = mm_ahead(m, q0);
     for (int v0 = 0; v0 < n_v; v0 += 2) { /* two vectors of lanes at a time: each needs two sums */
         const int pair = n_v - v0 < 2 ? 1 : 2;
         vi high[MM_Q][2], low[MM_Q][2];
@@ -32,7 +33,10 @@ INLINE void kernel_codes(const struct mm *m, int q0, int lane0, int n_q, int n_v
         for (int s = 0; s < m->steps; s++, at += m->b_stride) {
             __m512i x[2];
 #pragma GCC unroll 2
-            for (int v = 0; v < pair; v++) x[v] = _mm512_loadu_si512(at + v * V);
+            for (int v = 0; v < pair; v++) {
+                x[v] = _mm512_loadu_si512(at + v * V);
+                mm_fetch(at + v * V, ahead);
+            }
 #pragma GCC unroll 8
             for (int q = 0; q < n_q; q++) {
                 __m512i h = _mm512_set1_epi32(a[q * m->a_stride + s]), g = _mm512_set1_epi32(l[q * m->a_stride + s]);

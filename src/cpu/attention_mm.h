@@ -9,7 +9,12 @@ struct mm {
     const void *b; int64_t b_stride;         /* elements to the next step */
     float *c; int64_t c_stride;
     int accumulate;
+    ptrdiff_t ahead;                         /* see attention_block */
 };
+
+/* Only the first vectors of a tile fetch. */
+static inline ptrdiff_t mm_ahead(const struct mm *m, int q0) { return q0 == 0 ? m->ahead : 0; }
+static inline void mm_fetch(const void *p, ptrdiff_t ahead) { __builtin_prefetch((const char *)p + ahead, 0, 2); }
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -43,10 +48,14 @@ INLINE void kernel_f32(const struct mm *m, int q0, int lane0, int n_q, int n_v) 
     for (int q = 0; q < n_q; q++)
 #pragma GCC unroll 8
         for (int v = 0; v < n_v; v++) acc[q][v] = m->accumulate ? vf_load(c + q * m->c_stride + v * V) : vf_set(0.0f);
+    ptrdiff_t ahead = mm_ahead(m, q0);
     for (int s = 0; s < m->steps; s++, b += m->b_stride) {
         vf x[MM_V];
 #pragma GCC unroll 8
-        for (int v = 0; v < n_v; v++) x[v] = vf_load(b + v * V);
+        for (int v = 0; v < n_v; v++) {
+            x[v] = vf_load(b + v * V);
+            mm_fetch(b + v * V, ahead);
+        }
 #pragma GCC unroll 8
         for (int q = 0; q < n_q; q++) {
             vf y = vf_set(a[q * m->a_stride + s]);

@@ -15,10 +15,14 @@ INLINE void kernel_pairs(const struct mm *m, int q0, int lane0, int n_q, int n_v
     for (int q = 0; q < n_q; q++)
 #pragma GCC unroll 8
         for (int v = 0; v < n_v; v++) acc[q][v] = m->accumulate ? vf_load(c + q * m->c_stride + v * V) : vf_set(0.0f);
+    ptrdiff_t ahead = mm_ahead(m, q0);
     for (int s = 0; s < m->steps; s++, b += m->b_stride) {
         vi x[MM_V];
 #pragma GCC unroll 8
-        for (int v = 0; v < n_v; v++) x[v] = vi_load(b + v * V);
+        for (int v = 0; v < n_v; v++) {
+            x[v] = vi_load(b + v * V);
+            mm_fetch(b + v * V, ahead);
+        }
 #pragma GCC unroll 8
         for (int q = 0; q < n_q; q++) {
             vi y = vi_set(a[q * m->a_stride + s]);

@@ -12,10 +12,14 @@ INLINE void kernel_pairs(const struct mm *m, int q0, int lane0, int n_q, int n_v
     for (int q = 0; q < n_q; q++)
 #pragma GCC unroll 8
         for (int v = 0; v < n_v; v++) acc[q][v] = m->accumulate ? vf_load(c + q * m->c_stride + v * V) : vf_set(0.0f);
+    ptrdiff_t ahead = mm_ahead(m, q0);
     for (int s = 0; s < m->steps; s++, b += m->b_stride) {
         vf x[MM_V];
 #pragma GCC unroll 8
-        for (int v = 0; v < n_v; v++) x[v] = (vf)(vi_load(b + v * V) << 16);
+        for (int v = 0; v < n_v; v++) {
+            x[v] = (vf)(vi_load(b + v * V) << 16);
+            mm_fetch(b + v * V, ahead);
+        }
 #pragma GCC unroll 8
         for (int q = 0; q < n_q; q++) {
             vf y = vf_set(a[q * m->a_stride * 2 + 2 * s]);

@@ -214,11 +214,14 @@ static void tile_begin(struct tile *t, int kv_head) {
     a->prepare(&t->w, high->k, (struct kv_shape){high->k_bits, high->group, d});
 }
 
-static struct attention_block block_of(const struct tile *t, int low, int is_v, int block) {
+/* K's products fetch V of the same block meanwhile, V's fetch K of the next block. */
+static struct attention_block block_of(const struct tile *t, int low, int is_v, int block, int more) {
     const struct kv_store *s = low ? &t->o->kv.low : &t->o->kv.high;
-    const uint8_t *k = page_at(s, (low ? t->g->low_pages : t->g->high_pages)[block], t->kv_head);
-    return is_v ? (struct attention_block){s->v, {s->v_bits, s->group, t->w.dim}, k + s->k_bytes}
-                : (struct attention_block){s->k, {s->k_bits, s->group, t->w.dim}, k};
+    const int32_t *pages = low ? t->g->low_pages : t->g->high_pages;
+    const uint8_t *k = page_at(s, pages[block], t->kv_head), *v = k + s->k_bytes;
+    if (!is_v) return (struct attention_block){s->k, {s->k_bits, s->group, t->w.dim}, k, v - k};
+    return (struct attention_block){
+        s->v, {s->v_bits, s->group, t->w.dim}, v, more ? page_at(s, pages[block + 1], t->kv_head) - v : 0};
 }
 
 static int turns(const struct tile *t) { return t->o->kv.high.v->v.rotated; }
@@ -227,14 +230,15 @@ static int is_turned(const struct tile *t, int position, int from_row) { /* do s
 }
 
 /* Weights of vectors [q0, q1) over one block, then the block's partial result in w->o. n_low: rows of it in the low page; n:
- * rows that are stored. `high`: the vectors see rows of the high page. */
-static void block_part(struct tile *t, int block, int q0, int q1, int n_low, int n, int high) {
+ * rows that are stored. `high`: the vectors see rows of the high page. `more`: the next block comes next. */
+static void block_part(struct tile *t, int block, int q0, int q1, int n_low, int n, int high, int more) {
     struct attention_work *w = &t->w;
     const struct cpu_attention *a = t->c->isa->attention;
     int n_q = w->n_q, d = w->dim;
     struct attention_block k[2], v[2];
-    if (n_low) k[1] = block_of(t, 1, 0, block), v[1] = block_of(t, 1, 1, block);
-    if (high) k[0] = block_of(t, 0, 0, block), v[0] = block_of(t, 0, 1, block);
+    int more_low = n_low == KV_ROWS && (block + 2) * KV_PAGE_ROWS <= t->o->kv.kv_start && more;
+    if (n_low) k[1] = block_of(t, 1, 0, block, 0), v[1] = block_of(t, 1, 1, block, more_low);
+    if (high) k[0] = block_of(t, 0, 0, block, 0), v[0] = block_of(t, 0, 1, block, more);
     w->n_q = q1;
     a->scores(w, &k[n_low > 0], q0, w->scores);
     if (high && n_low) {
@@ -290,13 +294,13 @@ static void run_segment(struct tile *t, int segment) {
         if (n_low > 0) { /* vectors that see low rows only first */
             int seam = n_low == KV_ROWS ? q1 : most(first_at(t, start), q0);
             if (seam > q0) {
-                block_part(t, b, q0, seam, n_low, n, 0);
+                block_part(t, b, q0, seam, n_low, n, 0, b + 1 < b1);
                 join_block(t, b, q0, seam, b == b0);
             }
             q0 = seam;
         }
         if (q0 < q1) {
-            block_part(t, b, q0, q1, n_low, n, 1);
+            block_part(t, b, q0, q1, n_low, n, 1, b + 1 < b1);
             join_block(t, b, q0, q1, b == b0);
         }
     }

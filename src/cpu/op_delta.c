@@ -44,7 +44,8 @@ static void prepare_head(const struct cpu_vec *vec, const struct op_delta_prepar
     CHECK(taps <= MAX_TAPS && n_rows <= PREPARE_ROWS);
     for (int i = 0; i < n_rows + taps - 1; i++) in[i] = conv_input(s, g, o->qkv, g->n_pending + r0 + i) + c0;
     float *out = o->mixed + (int64_t)(g->row0 + r0) * channels(s) + c0;
-    vec->conv(in, o->conv_weight + (int64_t)c0 * taps, o->conv_bias ? o->conv_bias + c0 : NULL, taps, n_rows, n, out, channels(s));
+    vec->conv(in, o->conv_weight + (int64_t)c0 * taps, o->conv_bias ? o->conv_bias + c0 : NULL, taps, n_rows, n, out,
+              channels(s));
     for (int r = 0; r < n_rows && !is_value; r++, out += channels(s)) {
         float scale = 1.0f / sqrtf(vec->dot(out, out, n) + 1e-6f);
         if (unit < s->key_heads) scale /= sqrtf((float)s->key_dim);
