@@ -113,7 +113,7 @@ struct render {
     int line;           /* of the template, for messages */
     enum jinja_fault fault;
     char *message; /* in the arena, or a constant */
-    jmp_buf leave;
+    jmp_buf *leave; /* of whoever guards at the moment */
 };
 
 _Noreturn void jinja_fail(struct render *r, enum jinja_fault fault, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -235,6 +235,8 @@ void list_sort(struct render *r, struct value *items, const struct value *keys, 
 
 /* JSON text to values, which borrow from it; big integers, inf and nan as Python reads them. */
 struct value json_to_value(struct render *r, const char *text, size_t n, const char *name);
+/* 0 when it is not JSON, which is then no fault. */
+int json_try_value(struct render *r, const char *text, size_t n, struct value *out);
 
 /* ---- templates ---------------------------------------------------------------------------------------------------------- */
 

@@ -165,3 +165,18 @@ struct value json_to_value(struct render *r, const char *text, size_t n, const c
     if (d.s != d.end) bad(&d, "something follows the value");
     return out;
 }
+
+int json_try_value(struct render *r, const char *text, size_t n, struct value *out) {
+    jmp_buf here, *outer = r->leave;
+    int depth = r->left.depth;
+    r->leave = &here;
+    if (!setjmp(here)) {
+        *out = json_to_value(r, text, n, "JSON");
+        r->leave = outer;
+        return 1;
+    }
+    r->leave = outer;
+    if (r->fault != FAULT_VALUE) longjmp(*outer, 1); /* memory and limits stay faults */
+    r->fault = FAULT_NONE, r->left.depth = depth;
+    return 0;
+}

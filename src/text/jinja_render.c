@@ -16,7 +16,10 @@ static void restore_locale(locale_t old) {
 }
 
 static enum jinja_fault compile(struct jinja *t, const char *source, size_t n) {
-    if (!setjmp(t->made.leave)) jinja_parse(&t->made, t, source, n);
+    jmp_buf here;
+    t->made.leave = &here;
+    if (!setjmp(here)) jinja_parse(&t->made, t, source, n);
+    t->made.leave = NULL;
     return t->made.fault;
 }
 
@@ -62,7 +65,10 @@ static void render(const struct jinja *t, struct render *r, jinja_prepare *prepa
 }
 
 static enum jinja_fault guard(const struct jinja *t, struct render *r, jinja_prepare *prepare, void *arg, struct value *out) {
-    if (!setjmp(r->leave)) render(t, r, prepare, arg, out);
+    jmp_buf here;
+    r->leave = &here;
+    if (!setjmp(here)) render(t, r, prepare, arg, out);
+    r->leave = NULL;
     return r->fault;
 }
 

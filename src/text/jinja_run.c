@@ -27,7 +27,8 @@ void jinja_fail(struct render *r, enum jinja_fault fault, const char *format, ..
     }
     static char none[] = "no memory";
     r->message = message ? message : none;
-    longjmp(r->leave, 1);
+    CHECK(r->leave != NULL);
+    longjmp(*r->leave, 1);
 }
 
 void jinja_fail_memory(struct render *r) { jinja_fail(r, FAULT_LIMIT, "the template wants more memory than a prompt may take"); }

@@ -65,20 +65,8 @@ static struct value decoded(struct render *r, struct value text) {
     const char *s = text.as.text->bytes, *end = s + text.as.text->n;
     while (s < end && char_is_space((unsigned char)*s)) s++;
     if (s == end || *s != '{') return text;
-    /* Bad JSON must not end the render: the text is then left as it is. */
-    jmp_buf outer;
-    memcpy(&outer, &r->leave, sizeof outer);
-    struct jinja_limits left = r->left;
-    struct value out = text;
-    if (!setjmp(r->leave)) {
-        struct value v = json_to_value(r, text.as.text->bytes, text.as.text->n, "arguments");
-        memcpy(&r->leave, &outer, sizeof outer);
-        return v;
-    }
-    memcpy(&r->leave, &outer, sizeof outer);
-    if (r->fault == FAULT_MEMORY || r->fault == FAULT_LIMIT) longjmp(r->leave, 1);
-    r->fault = FAULT_NONE, r->left.depth = left.depth;
-    return out;
+    struct value v;
+    return json_try_value(r, text.as.text->bytes, text.as.text->n, &v) ? v : text;
 }
 
 static struct value encoded(struct render *r, struct value v) {
