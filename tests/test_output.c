@@ -27,8 +27,8 @@ static int play(struct trace *t, const struct how *how, const char *text, uint64
     struct output *o;
     size_t n_stops = 0, n = strlen(text), from = 0;
     while (n_stops < 4 && how->stops[n_stops]) n_stops++;
-    struct output_options options = {how->prompt, how->prompt ? strlen(how->prompt) : 0, how->family, NULL, how->plain, how->stops, n_stops,
-                                     note, t};
+    struct output_options options = {
+        how->prompt, how->prompt ? strlen(how->prompt) : 0, how->family, NULL, how->plain, how->stops, n_stops, note, t};
     *t = (struct trace){.last = -1};
     buf_init(&t->text);
     assert_int_equal(output_new(&o, &options, &e), 0);
@@ -130,7 +130,9 @@ static void tool_marks_are_text_where_no_family_is_known(void **state) {
 }
 
 static int n_lines;
-static void count_line(void *arg, int level, const char *line) { (void)arg, (void)level, n_lines += strstr(line, "tool call") != NULL; }
+static void count_line(void *arg, int level, const char *line) {
+    (void)arg, (void)level, n_lines += strstr(line, "tool call") != NULL;
+}
 
 static void a_misspelt_call_is_dropped_with_a_line_in_the_log(void **state) {
     (void)state;
@@ -165,8 +167,12 @@ static uint64_t next_random(uint64_t *x) {
 
 /* Texts made of what matters, whole and in fragments. */
 static void random_text(char *out, size_t room, uint64_t *x) {
-    static const char *const parts[] = {"<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", "<", "</",
-        "<tool", "_call>", "think>", "STOP", "ST", "OP", "STO", "a", " ", "\n", "é", "日本", "<function=f>", "</function>", "aab", "aa"};
+    static const char *const parts[] = {
+        "<think>",     "</think>", "<tool_call>", "</tool_call>", "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>",
+        "<",           "</",       "<tool",       "_call>",       "think>",
+        "STOP",        "ST",       "OP",          "STO",          "a",
+        " ",           "\n",       "é",           "日本",         "<function=f>",
+        "</function>", "aab",      "aa"};
     size_t n = 0;
     for (int i = (int)(next_random(x) % 12); i >= 0; i--) {
         const char *p = parts[next_random(x) % (sizeof parts / sizeof *parts)];
@@ -184,7 +190,8 @@ static void any_cutting_of_a_text_gives_the_same_events(void **state) {
     for (int i = 0; i < 4000; i++) {
         struct how how = {.prompt = next_random(&x) & 1 ? "<think>" : NULL, .cut = next_random(&x) & 1};
         how.family = next_random(&x) % 3 == 0 ? NULL : next_random(&x) & 1 ? "json" : "qwen3_coder";
-        if (next_random(&x) & 1) how.stops[0] = "STOP", how.stops[1] = "aab", how.stops[2] = next_random(&x) & 1 ? "<thi" : "ST</";
+        if (next_random(&x) & 1)
+            how.stops[0] = "STOP", how.stops[1] = "aab", how.stops[2] = next_random(&x) & 1 ? "<thi" : "ST</";
         text[0] = 0;
         random_text(text, sizeof text, &x);
         struct trace whole, cut;

@@ -5,12 +5,15 @@
 #include "base/mem.h"
 #include "text/toolcall.h"
 
-static const char tools_text[] =
-    "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": {"
-    "\"s\": {\"type\": \"string\"}, \"i\": {\"type\": \"integer\"}, \"u\": {\"type\": \"uint8\"}, \"x\": {\"type\": \"number\"},"
-    "\"b\": {\"type\": \"boolean\"}, \"o\": {\"type\": \"object\"}, \"a\": {\"type\": \"array\"}, \"e\": {\"enum\": [\"1\", \"2\"]},"
-    "\"m\": {\"type\": [\"integer\", \"null\"]}, \"n\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"integer\"}]}}}}},"
-    "{\"name\": \"bare\", \"input_schema\": {\"properties\": {\"i\": {\"type\": \"int\"}}}}]";
+static const char tools_text[] = "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"type\": "
+                                 "\"object\", \"properties\": {"
+                                 "\"s\": {\"type\": \"string\"}, \"i\": {\"type\": \"integer\"}, \"u\": {\"type\": \"uint8\"}, "
+                                 "\"x\": {\"type\": \"number\"},"
+                                 "\"b\": {\"type\": \"boolean\"}, \"o\": {\"type\": \"object\"}, \"a\": {\"type\": \"array\"}, "
+                                 "\"e\": {\"enum\": [\"1\", \"2\"]},"
+                                 "\"m\": {\"type\": [\"integer\", \"null\"]}, \"n\": {\"anyOf\": [{\"type\": \"string\"}, "
+                                 "{\"type\": \"integer\"}]}}}}},"
+                                 "{\"name\": \"bare\", \"input_schema\": {\"properties\": {\"i\": {\"type\": \"int\"}}}}]";
 
 static json_t *tools;
 
@@ -80,7 +83,8 @@ static void objects_and_lists_are_json_or_python_or_text(void **state) {
 
 static void one_newline_is_stripped_on_each_side_of_a_value(void **state) {
     (void)state;
-    assert_string_equal(coder("<parameter=s>\n\n  two lines\n  here \n\n</parameter>\n"), "f {\"s\": \"\\n  two lines\\n  here \\n\"}");
+    assert_string_equal(coder("<parameter=s>\n\n  two lines\n  here \n\n</parameter>\n"), "f {\"s\": \"\\n  two lines\\n  here "
+                                                                                          "\\n\"}");
     assert_string_equal(coder("<parameter=s></parameter>\n"), "f {\"s\": \"\"}");
     assert_string_equal(coder("<parameter=s>\n</parameter>\n"), "f {\"s\": \"\"}");
     assert_string_equal(coder(ONE("s", "a <parameter=x> b </function> c")), "f {\"s\": \"a <parameter=x> b </function> c\"}");
@@ -88,7 +92,9 @@ static void one_newline_is_stripped_on_each_side_of_a_value(void **state) {
 
 static void missing_ends_are_forgiven_where_the_meaning_is_plain(void **state) {
     (void)state;
-    assert_string_equal(read_as("qwen3_coder", "<function=f>\n<parameter=i>\n1\n<parameter=s>\nx\n</parameter>\n"), "f {\"i\": 1, \"s\": \"x\"}");
+    assert_string_equal(read_as("qwen3_coder", "<function=f>\n<parameter=i>\n1\n<parameter=s>\nx\n</parameter>\n"), "f {\"i\": "
+                                                                                                                    "1, \"s\": "
+                                                                                                                    "\"x\"}");
     assert_string_equal(read_as("qwen3_coder", "<function=f>\n<parameter=s>\nx\n</function>"), "f {\"s\": \"x\"}");
     assert_string_equal(read_as("qwen3_coder", "<function=f>"), "f {}");
     assert_string_equal(read_as("qwen3_coder", "<function=f></function>\n<function=bare></function>"), "f {}\nbare {}");
@@ -96,22 +102,40 @@ static void missing_ends_are_forgiven_where_the_meaning_is_plain(void **state) {
 
 static void a_json_call_keeps_order_and_every_digit(void **state) {
     (void)state;
-    assert_string_equal(read_as("json", "\n{\"name\": \"f\", \"arguments\": {\"z\": 1E2, \"a\": 99999999999999999999, \"é\": \"\\u00e9\"}}\n"),
+    assert_string_equal(read_as("json", "\n{\"name\": \"f\", \"arguments\": {\"z\": 1E2, \"a\": 99999999999999999999, \"é\": "
+                                        "\"\\u00e9\"}}\n"),
                         "f {\"z\": 100.0, \"a\": 99999999999999999999, \"é\": \"é\"}");
     assert_string_equal(read_as("json", "{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}"), "f {\"a\": 1}");
     assert_string_equal(read_as("json", "{\"name\": \"f\"}"), "f {}");
-    assert_string_equal(read_as("json", "[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", \"arguments\": null}]"), "f {}\ng {}");
+    assert_string_equal(read_as("json", "[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", \"arguments\": null}]"), "f "
+                                                                                                                           "{}"
+                                                                                                                           "\ng"
+                                                                                                                           " {"
+                                                                                                                           "}");
 }
 
 static void what_is_no_call_is_refused_with_a_sentence(void **state) {
     (void)state;
-    static const char *const bad[][2] = {{"json", ""}, {"json", "{\"name\": \"f\", \"arguments\": {"}, {"json", "\"f\""},
-        {"json", "{\"arguments\": {}}"}, {"json", "{\"name\": 5, \"arguments\": {}}"}, {"json", "{\"name\": \"f\", \"arguments\": [1]}"},
-        {"json", "{\"name\": \"f\", \"arguments\": {}} x"}, {"json", "[{\"name\": \"f\"}, 7]"}, {"json", "\xff"}, {"qwen3_coder", ""},
-        {"qwen3_coder", "f(1)"}, {"qwen3_coder", "<function=f"}, {"qwen3_coder", "<function=></function>"},
-        {"qwen3_coder", "<function=f><parameter=x</function>"}, {"qwen3_coder", "<function=f><parameter=i>1.5</parameter></function>"},
-        {"qwen3_coder", "<function=f><parameter=i>one</parameter></function>"}, {"qwen3_coder", "<function=f><parameter=x>1e999</parameter></function>"},
-        {"qwen3_coder", "<function=f></function><function=f><parameter=i>x</parameter></function>"}, {"pythonic", "f()"}};
+    static const char *const bad[][2] = {{"json", ""},
+                                         {"json", "{\"name\": \"f\", \"arguments\": {"},
+                                         {"json", "\"f\""},
+                                         {"json", "{\"arguments\": {}}"},
+                                         {"json", "{\"name\": 5, \"arguments\": {}}"},
+                                         {"json", "{\"name\": \"f\", \"arguments\": [1]}"},
+                                         {"json", "{\"name\": \"f\", \"arguments\": {}} x"},
+                                         {"json", "[{\"name\": \"f\"}, 7]"},
+                                         {"json", "\xff"},
+                                         {"qwen3_coder", ""},
+                                         {"qwen3_coder", "f(1)"},
+                                         {"qwen3_coder", "<function=f"},
+                                         {"qwen3_coder", "<function=></function>"},
+                                         {"qwen3_coder", "<function=f><parameter=x</function>"},
+                                         {"qwen3_coder", "<function=f><parameter=i>1.5</parameter></function>"},
+                                         {"qwen3_coder", "<function=f><parameter=i>one</parameter></function>"},
+                                         {"qwen3_coder", "<function=f><parameter=x>1e999</parameter></function>"},
+                                         {"qwen3_coder", "<function=f></function><function=f><parameter=i>x</parameter></"
+                                                         "function>"},
+                                         {"pythonic", "f()"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         const char *got = read_as(bad[i][0], bad[i][1]);
         if (got[0] != '!' || strlen(got) < 10) fail_msg("%s of %s: %s", bad[i][1], bad[i][0], got);

@@ -30,7 +30,8 @@ static int read_time(struct tm *out, int *micros, const char *text, struct weft_
         if (used && *s == '.')
             for (int unit = 100000; *++s >= '0' && *s <= '9'; unit /= 10) *micros += (*s - '0') * unit;
     }
-    *out = (struct tm){.tm_year = year - 1900, .tm_mon = month - 1, .tm_mday = day, .tm_hour = hour, .tm_min = minute, .tm_sec = second};
+    *out = (struct tm){
+        .tm_year = year - 1900, .tm_mon = month - 1, .tm_mday = day, .tm_hour = hour, .tm_min = minute, .tm_sec = second};
     struct tm same = *out;
     if (!used || *s || timegm(&same) == -1 || same.tm_mon != month - 1 || same.tm_mday != day || same.tm_hour != hour ||
         same.tm_min != minute || same.tm_sec != second)

@@ -116,7 +116,8 @@ struct render {
     jmp_buf *leave; /* of whoever guards at the moment */
 };
 
-_Noreturn void jinja_fail(struct render *r, enum jinja_fault fault, const char *format, ...) __attribute__((format(printf, 3, 4)));
+_Noreturn void jinja_fail(struct render *r, enum jinja_fault fault, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 _Noreturn void jinja_fail_memory(struct render *r); /* the limit, not the machine's */
 _Noreturn void jinja_fail_undefined(struct render *r, struct value v);
 void *jinja_room(struct render *r, size_t count, size_t size);
@@ -173,7 +174,8 @@ void space_set(struct render *r, struct space *s, struct value name, struct valu
 
 /* ---- jinja_number.c --------------------------------------------------------------------------------------------------- */
 
-struct value number_binary(struct render *r, int op, struct value a, struct value b); /* op: one of + - * / % and 'f' for //, 'p' for ** */
+/* op: one of + - * / % and 'f' for //, 'p' for ** */
+struct value number_binary(struct render *r, int op, struct value a, struct value b);
 struct value value_binary(struct render *r, int op, struct value a, struct value b);  /* texts and lists too */
 struct value value_negate(struct render *r, struct value v, int minus);
 double value_to_double(struct render *r, struct value v);
@@ -209,7 +211,8 @@ enum text_case { CASE_LOWER, CASE_UPPER, CASE_TITLE, CASE_FOLD, CASE_SWAP, CASE_
 struct value text_case(struct render *r, struct value v, enum text_case how);
 uint32_t text_named(const char *name, size_t n); /* \N{NAME}; 0 if not known */
 int text_all(const char *s, size_t n, int (*is)(uint32_t)); /* one or more characters, all so */
-int char_is_digit(uint32_t c), char_is_decimal(uint32_t c), char_is_numeric(uint32_t c), char_is_alpha(uint32_t c), char_is_alnum(uint32_t c);
+int char_is_digit(uint32_t c), char_is_decimal(uint32_t c), char_is_numeric(uint32_t c), char_is_alpha(uint32_t c),
+    char_is_alnum(uint32_t c);
 int text_is_cased(const char *s, size_t n, int upper);
 struct value text_strip(struct render *r, struct value v, struct value chars, int sides); /* 1 left, 2 right */
 struct value text_lines(struct render *r, struct value v, int keep_ends);

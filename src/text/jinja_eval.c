@@ -23,7 +23,9 @@ static struct value *eval_all(struct render *r, const struct nodes *list) {
 }
 
 static struct value eval_list(struct render *r, const struct node *n) { return value_list(r, eval_all(r, &n->list), n->list.n); }
-static struct value eval_tuple(struct render *r, const struct node *n) { return value_tuple(r, eval_all(r, &n->list), n->list.n); }
+static struct value eval_tuple(struct render *r, const struct node *n) {
+    return value_tuple(r, eval_all(r, &n->list), n->list.n);
+}
 
 static struct value eval_dict(struct render *r, const struct node *n) {
     struct dict d = {0};
@@ -67,7 +69,8 @@ void eval_arguments(struct render *r, const struct arguments *a, struct call *c,
     for (size_t i = 0; i < a->n; i++) {
         all[i] = eval_node(r, a->at[i].value);
         if (a->at[i].star == 2) {
-            if (all[i].kind != VALUE_DICT) jinja_fail(r, FAULT_TYPE, "argument after ** must be a mapping, not %s", value_type(all[i]));
+            if (all[i].kind != VALUE_DICT)
+                jinja_fail(r, FAULT_TYPE, "argument after ** must be a mapping, not %s", value_type(all[i]));
             n_named += all[i].as.dict->n;
         } else n_named += a->at[i].name != NULL;
     }
@@ -124,7 +127,9 @@ static struct value eval_applied(struct render *r, const struct node *n) {
     return function_call(r, n->function, left, &c);
 }
 
-static struct value eval_not(struct render *r, const struct node *n) { return value_bool(!value_truth(r, eval_node(r, n->left))); }
+static struct value eval_not(struct render *r, const struct node *n) {
+    return value_bool(!value_truth(r, eval_node(r, n->left)));
+}
 
 static struct value eval_and(struct render *r, const struct node *n) {
     struct value left = eval_node(r, n->left);

@@ -140,11 +140,12 @@ static struct value loop_changed(struct render *r, struct value self, const stru
 }
 
 struct value loop_attr(struct render *r, struct loop *l, struct value name) {
-    static const char *const names[] = {"index", "index0", "revindex", "revindex0", "first", "last", "length", "previtem", "nextitem",
-                                        "depth", "depth0", "cycle", "changed"};
+    static const char *const names[] = {"index",    "index0",   "revindex", "revindex0", "first", "last",   "length",
+                                        "previtem", "nextitem", "depth",    "depth0",    "cycle", "changed"};
     static const struct function cycle = {"cycle", NULL, loop_cycle}, changed = {"changed", NULL, loop_changed};
     int which = 0, n_names = sizeof names / sizeof *names;
-    while (which < n_names && (strlen(names[which]) != name.as.text->n || memcmp(names[which], name.as.text->bytes, name.as.text->n)))
+    while (which < n_names &&
+           (strlen(names[which]) != name.as.text->n || memcmp(names[which], name.as.text->bytes, name.as.text->n)))
         which++;
     int64_t at = (int64_t)l->at;
     if (which == 2 || which == 3 || which == 6)
@@ -204,7 +205,8 @@ static int catches(const struct render *r, const struct node *n, int use) {
 }
 
 /* The arguments that no parameter took. */
-static void bind_rest(struct render *r, const struct node *n, struct scope *s, const struct call *c, struct pair *named, size_t n_named) {
+static void bind_rest(struct render *r, const struct node *n, struct scope *s, const struct call *c, struct pair *named,
+                      size_t n_named) {
     const struct jinja *t = r->template;
     const char *name = n->name->text.as.text->bytes;
     if ((n->uses & USES_CALLER) && !has_parameter(n, t->caller)) {
@@ -219,8 +221,11 @@ static void bind_rest(struct render *r, const struct node *n, struct scope *s, c
         scope_set(r, s, t->kwargs, value_dict(r, &d));
     } else if (n_named) {
         if (value_equal(r, named[0].key, t->caller->text))
-            jinja_fail(r, FAULT_TYPE, "macro '%s' was invoked with two values for the special caller argument. This is most likely a bug.", name);
-        jinja_fail(r, FAULT_TYPE, "macro '%s' takes no keyword argument '%.*s'", name, (int)named[0].key.as.text->n, named[0].key.as.text->bytes);
+            jinja_fail(r, FAULT_TYPE,
+                       "macro '%s' was invoked with two values for the special caller argument. This is most likely a bug.",
+                       name);
+        jinja_fail(r, FAULT_TYPE, "macro '%s' takes no keyword argument '%.*s'", name, (int)named[0].key.as.text->n,
+                   named[0].key.as.text->bytes);
     }
     size_t n_left = c->n_args > n->list.n ? c->n_args - n->list.n : 0;
     if (catches(r, n, USES_VARARGS)) scope_set(r, s, t->varargs, value_tuple(r, n_left ? c->args + n->list.n : NULL, n_left));
@@ -359,7 +364,9 @@ static enum flow exec_autoescape(struct render *r, const struct node *n) {
 }
 
 static enum flow exec_scope(struct render *r, const struct node *n) { return exec_in(r, &n->body, scope_new(r, r->scope)); }
-static enum flow exec_break(struct render *r, const struct node *n) { return (void)r, n->kind == NODE_BREAK ? FLOW_BREAK : FLOW_CONTINUE; }
+static enum flow exec_break(struct render *r, const struct node *n) {
+    return (void)r, n->kind == NODE_BREAK ? FLOW_BREAK : FLOW_CONTINUE;
+}
 
 static enum flow exec_no_loader(struct render *r, const struct node *n) {
     r->line = n->line;
@@ -367,11 +374,22 @@ static enum flow exec_no_loader(struct render *r, const struct node *n) {
 }
 
 enum flow exec_nodes(struct render *r, const struct nodes *body) {
-    static exec_fn *const execs[] = {[NODE_DATA] = exec_data, [NODE_PRINT] = exec_print, [NODE_IF] = exec_if, [NODE_FOR] = exec_for,
-        [NODE_SET] = exec_set, [NODE_SET_BLOCK] = exec_set_block, [NODE_MACRO] = exec_macro, [NODE_CALL_BLOCK] = exec_call_block,
-        [NODE_FILTER_BLOCK] = exec_filter_block, [NODE_WITH] = exec_with, [NODE_BLOCK] = exec_block,
-        [NODE_AUTOESCAPE] = exec_autoescape, [NODE_SCOPE] = exec_scope, [NODE_BREAK] = exec_break, [NODE_CONTINUE] = exec_break,
-        [NODE_NO_LOADER] = exec_no_loader};
+    static exec_fn *const execs[] = {[NODE_DATA] = exec_data,
+                                     [NODE_PRINT] = exec_print,
+                                     [NODE_IF] = exec_if,
+                                     [NODE_FOR] = exec_for,
+                                     [NODE_SET] = exec_set,
+                                     [NODE_SET_BLOCK] = exec_set_block,
+                                     [NODE_MACRO] = exec_macro,
+                                     [NODE_CALL_BLOCK] = exec_call_block,
+                                     [NODE_FILTER_BLOCK] = exec_filter_block,
+                                     [NODE_WITH] = exec_with,
+                                     [NODE_BLOCK] = exec_block,
+                                     [NODE_AUTOESCAPE] = exec_autoescape,
+                                     [NODE_SCOPE] = exec_scope,
+                                     [NODE_BREAK] = exec_break,
+                                     [NODE_CONTINUE] = exec_break,
+                                     [NODE_NO_LOADER] = exec_no_loader};
     enum flow flow = FLOW_ON;
     jinja_enter(r);
     for (size_t i = 0; i < body->n && flow == FLOW_ON; i++) {

@@ -9,8 +9,6 @@
 #define FILTER(name) static struct value name(struct render *r, struct value self, const struct value *a, const struct call *c)
 #define UNUSED (void)r, (void)self, (void)a, (void)c
 
-static int flag(struct render *r, struct value v, int otherwise) { return v.kind == VALUE_MISSING ? otherwise : value_truth(r, v); }
-
 /* A method of strings on whatever is given, as text. */
 static struct value as_text(struct render *r, struct value v, const char *method, struct value *args, size_t n) {
     struct value text = value_to_text(r, v);
@@ -96,8 +94,10 @@ FILTER(f_striptags) {
         s = close + 1;
     }
     out_add(r, &o, s, (size_t)(end - s));
-    struct value words = as_text(r, out_take(r, &o), "split", NULL, 0), space = value_text(r, " "), joined = as_text(r, space, "join", &words, 1);
-    static const char *const codes[][2] = {{"&lt;", "<"}, {"&gt;", ">"}, {"&#34;", "\""}, {"&#39;", "'"}, {"&quot;", "\""}, {"&amp;", "&"}};
+    struct value words = as_text(r, out_take(r, &o), "split", NULL, 0), space = value_text(r, " "),
+                 joined = as_text(r, space, "join", &words, 1);
+    static const char *const codes[][2] = {{"&lt;", "<"},  {"&gt;", ">"},    {"&#34;", "\""},
+                                           {"&#39;", "'"}, {"&quot;", "\""}, {"&amp;", "&"}};
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
         struct value pair[2] = {value_text(r, codes[i][0]), value_text(r, codes[i][1])};
         joined = as_text(r, joined, "replace", pair, 2);
@@ -107,7 +107,7 @@ FILTER(f_striptags) {
 
 FILTER(f_default) {
     UNUSED;
-    int none = self.kind == VALUE_UNDEFINED || (flag(r, a[1], 0) && !value_truth(r, self));
+    int none = self.kind == VALUE_UNDEFINED || (filter_flag(r, a[1], 0) && !value_truth(r, self));
     return !none ? self : a[0].kind == VALUE_MISSING ? value_text(r, "") : a[0];
 }
 
@@ -180,7 +180,8 @@ FILTER(f_round) {
         return number_round(r, self, digits);
     }
     int up = value_equal(r, method, value_text(r, "ceil"));
-    if (!up && !value_equal(r, method, value_text(r, "floor"))) jinja_fail(r, FAULT_FILTER, "method must be common, ceil or floor");
+    if (!up && !value_equal(r, method, value_text(r, "floor")))
+        jinja_fail(r, FAULT_FILTER, "method must be common, ceil or floor");
     if (digits > 300 || digits < -300) jinja_fail(r, FAULT_SUPPORT, "round to so many digits is not supported");
     if (self.kind == VALUE_UNDEFINED) jinja_fail_undefined(r, self);
     double unit = pow(10, (double)digits), scaled = value_to_double(r, self) * unit;
@@ -190,7 +191,7 @@ FILTER(f_round) {
 
 FILTER(f_indent) {
     UNUSED;
-    int first = flag(r, a[1], 0), blank = flag(r, a[2], 0);
+    int first = filter_flag(r, a[1], 0), blank = filter_flag(r, a[2], 0);
     if (self.kind == VALUE_UNDEFINED) jinja_fail_undefined(r, self);
     if (!value_is_text(self)) jinja_fail(r, FAULT_TYPE, "indent wants text, not %s", value_type(self));
     struct out by = {0}, o = {0};
@@ -210,11 +211,13 @@ FILTER(f_indent) {
 FILTER(f_truncate) {
     UNUSED;
     struct value text = value_to_text(r, self), end = a[2].kind == VALUE_MISSING ? value_text(r, "...") : value_to_text(r, a[2]);
-    int64_t length = a[0].kind == VALUE_MISSING ? 255 : value_index(r, a[0]), leeway = a[3].kind == VALUE_MISSING || a[3].kind == VALUE_NONE ? 5 : value_index(r, a[3]);
-    if (length < end.as.text->n_chars || leeway < 0) jinja_fail(r, FAULT_VALUE, "truncate wants a length of at least that of its end");
+    int64_t length = a[0].kind == VALUE_MISSING ? 255 : value_index(r, a[0]),
+            leeway = a[3].kind == VALUE_MISSING || a[3].kind == VALUE_NONE ? 5 : value_index(r, a[3]);
+    if (length < end.as.text->n_chars || leeway < 0)
+        jinja_fail(r, FAULT_VALUE, "truncate wants a length of at least that of its end");
     if (text.as.text->n_chars <= length || text.as.text->n_chars - length <= leeway) return text;
     struct value head = value_slice(r, text, NONE, value_int(length - end.as.text->n_chars), NONE);
-    if (!flag(r, a[1], 0)) {
+    if (!filter_flag(r, a[1], 0)) {
         struct value args[2] = {value_text(r, " "), value_int(1)};
         head = as_text(r, head, "rsplit", args, 2).as.list->at[0];
     }
@@ -249,7 +252,7 @@ FILTER(f_filesizeformat) {
     UNUSED;
     double bytes;
     if (!to_float(r, self, &bytes)) jinja_fail(r, FAULT_VALUE, "filesizeformat wants a number");
-    int binary = flag(r, a[0], 0);
+    int binary = filter_flag(r, a[0], 0);
     double base = binary ? 1024 : 1000, unit = base;
     char text[420];
     if (bytes == 1) return value_text(r, "1 Byte");
@@ -283,7 +286,9 @@ FILTER(f_urlencode) {
         quote(r, &o, self, 0);
         return out_take(r, &o);
     }
-    struct list l = self.kind == VALUE_DICT ? value_items(r, value_call(r, value_attr(r, self, value_text(r, "items")), &(struct call){0})) : value_items(r, self);
+    struct list l = self.kind == VALUE_DICT
+                        ? value_items(r, value_call(r, value_attr(r, self, value_text(r, "items")), &(struct call){0}))
+                        : value_items(r, self);
     for (size_t i = 0; i < l.n; i++) {
         struct list pair = value_items(r, l.at[i]);
         if (pair.n != 2) jinja_fail(r, FAULT_VALUE, "urlencode wants pairs");
@@ -336,8 +341,9 @@ FILTER(f_xmlattr) {
         if (p->value.kind == VALUE_NONE || p->value.kind == VALUE_UNDEFINED) continue;
         struct value key = text_escape(r, p->key), v = text_escape(r, p->value);
         for (size_t k = 0; k < key.as.text->n; k++)
-            if (strchr(" \t\n\r\f\v/>=", key.as.text->bytes[k])) jinja_fail(r, FAULT_VALUE, "Invalid character in attribute name");
-        if (o.n || flag(r, a[0], 1)) out_add_char(r, &o, ' ');
+            if (strchr(" \t\n\r\f\v/>=", key.as.text->bytes[k]))
+                jinja_fail(r, FAULT_VALUE, "Invalid character in attribute name");
+        if (o.n || filter_flag(r, a[0], 1)) out_add_char(r, &o, ' ');
         out_add(r, &o, key.as.text->bytes, key.as.text->n);
         out_add(r, &o, "=\"", 2);
         out_add(r, &o, v.as.text->bytes, v.as.text->n);
@@ -348,7 +354,7 @@ FILTER(f_xmlattr) {
 
 FILTER(f_tojson) {
     UNUSED;
-    struct json_style style = {.ascii = flag(r, a[0], 0), .sort = flag(r, a[3], 0)};
+    struct json_style style = {.ascii = filter_flag(r, a[0], 0), .sort = filter_flag(r, a[3], 0)};
     style.indented = a[1].kind != VALUE_MISSING && a[1].kind != VALUE_NONE;
     if (style.indented) {
         struct out by = {0};
@@ -373,18 +379,41 @@ FILTER(f_refused) {
     jinja_fail(r, FAULT_SUPPORT, "the filters random, urlize and wordwrap are not supported");
 }
 
-static const struct function filters[] = {
-    {"abs", "", f_abs}, {"attr", "name", f_attr}, {"capitalize", "", f_capitalize}, {"center", "width?", f_center},
-    {"count", "", f_length}, {"d", "default_value? boolean?", f_default}, {"default", "default_value? boolean?", f_default},
-    {"e", "", f_escape}, {"escape", "", f_escape}, {"filesizeformat", "binary?", f_filesizeformat},
-    {"float", "default?", f_float}, {"forceescape", "", f_forceescape}, {"format", NULL, f_format},
-    {"indent", "width? first? blank?", f_indent}, {"int", "default? base?", f_int}, {"length", "", f_length},
-    {"lower", "", f_lower}, {"pprint", "", f_pprint}, {"random", "", f_refused}, {"replace", "old new count?", f_replace},
-    {"round", "precision? method?", f_round}, {"safe", "", f_safe}, {"string", "", f_string}, {"striptags", "", f_striptags},
-    {"title", "", f_title}, {"tojson", "ensure_ascii? indent? separators? sort_keys?", f_tojson}, {"trim", "chars?", f_trim},
-    {"truncate", "length? killwords? end? leeway?", f_truncate}, {"upper", "", f_upper}, {"urlencode", "", f_urlencode},
-    {"urlize", NULL, f_refused}, {"wordcount", "", f_wordcount}, {"wordwrap", NULL, f_refused}, {"xmlattr", "autospace?", f_xmlattr},
-    {NULL, NULL, NULL}};
+static const struct function filters[] = {{"abs", "", f_abs},
+                                          {"attr", "name", f_attr},
+                                          {"capitalize", "", f_capitalize},
+                                          {"center", "width?", f_center},
+                                          {"count", "", f_length},
+                                          {"d", "default_value? boolean?", f_default},
+                                          {"default", "default_value? boolean?", f_default},
+                                          {"e", "", f_escape},
+                                          {"escape", "", f_escape},
+                                          {"filesizeformat", "binary?", f_filesizeformat},
+                                          {"float", "default?", f_float},
+                                          {"forceescape", "", f_forceescape},
+                                          {"format", NULL, f_format},
+                                          {"indent", "width? first? blank?", f_indent},
+                                          {"int", "default? base?", f_int},
+                                          {"length", "", f_length},
+                                          {"lower", "", f_lower},
+                                          {"pprint", "", f_pprint},
+                                          {"random", "", f_refused},
+                                          {"replace", "old new count?", f_replace},
+                                          {"round", "precision? method?", f_round},
+                                          {"safe", "", f_safe},
+                                          {"string", "", f_string},
+                                          {"striptags", "", f_striptags},
+                                          {"title", "", f_title},
+                                          {"tojson", "ensure_ascii? indent? separators? sort_keys?", f_tojson},
+                                          {"trim", "chars?", f_trim},
+                                          {"truncate", "length? killwords? end? leeway?", f_truncate},
+                                          {"upper", "", f_upper},
+                                          {"urlencode", "", f_urlencode},
+                                          {"urlize", NULL, f_refused},
+                                          {"wordcount", "", f_wordcount},
+                                          {"wordwrap", NULL, f_refused},
+                                          {"xmlattr", "autospace?", f_xmlattr},
+                                          {NULL, NULL, NULL}};
 
 const struct function *function_find(const struct function *table, const char *name, size_t n) {
     for (; table->name; table++)

@@ -7,7 +7,6 @@
 #define FILTER(name) static struct value name(struct render *r, struct value self, const struct value *a, const struct call *c)
 #define UNUSED (void)r, (void)self, (void)a, (void)c
 
-static int flag(struct render *r, struct value v, int otherwise) { return v.kind == VALUE_MISSING ? otherwise : value_truth(r, v); }
 static int given(struct value v) { return v.kind != VALUE_MISSING && v.kind != VALUE_NONE; }
 
 static struct value list_of(struct render *r, struct list l) { return value_list(r, l.at, l.n); }
@@ -58,7 +57,8 @@ static struct generator *generator_new(struct render *r, struct value over) {
 static struct value generator_value(struct generator *g) { return (struct value){.kind = VALUE_GENERATOR, .as.generator = g}; }
 static struct value once(struct render *r, struct list l) { return generator_value(generator_new(r, list_of(r, l))); }
 
-static const struct function *named(struct render *r, const struct function *(*find)(const char *, size_t), struct value name, const char *what) {
+static const struct function *named(struct render *r, const struct function *(*find)(const char *, size_t), struct value name,
+                                    const char *what) {
     if (!value_is_text(name)) jinja_fail(r, FAULT_TYPE, "the name of a %s must be text", what);
     const struct function *f = find(name.as.text->bytes, name.as.text->n);
     if (!f) jinja_fail(r, FAULT_RUNTIME, "No %s named '%.*s'.", what, (int)name.as.text->n, name.as.text->bytes);
@@ -129,7 +129,7 @@ static struct value extreme(struct render *r, struct value self, const struct va
     struct value best = l.at[0], best_key = MISSING;
     for (size_t i = 0; i < l.n; i++) {
         struct value key = value_path(r, l.at[i], a[1], MISSING);
-        if (!flag(r, a[0], 0)) key = value_lower_case(r, key);
+        if (!filter_flag(r, a[0], 0)) key = value_lower_case(r, key);
         if (i && !value_less(r, key, best_key, op)) continue;
         best = l.at[i], best_key = key;
     }
@@ -171,7 +171,8 @@ FILTER(f_join) {
 /* ---- order ---- */
 
 /* Merges [from, middle) and [middle, to). Equal keys keep their order, also when `reverse`. */
-static void merge(struct render *r, const struct value *keys, size_t *at, size_t *room, size_t from, size_t middle, size_t to, int reverse) {
+static void merge(struct render *r, const struct value *keys, size_t *at, size_t *room, size_t from, size_t middle, size_t to,
+                  int reverse) {
     size_t i = from, j = middle, k = from;
     while (i < middle && j < to) {
         int right = reverse ? value_less(r, keys[at[i]], keys[at[j]], "<") : value_less(r, keys[at[j]], keys[at[i]], "<");
@@ -204,7 +205,7 @@ FILTER(f_sort) {
     UNUSED;
     struct list l = value_items(r, self);
     struct value *items = copied(r, l), *keys = jinja_room(r, l.n, sizeof *keys), paths = MISSING;
-    int fold = !flag(r, a[1], 0);
+    int fold = !filter_flag(r, a[1], 0);
     if (given(a[2]) && value_is_text(a[2])) {
         struct value comma = value_text(r, ",");
         paths = function_call(r, method_find(a[2], "split", 5), a[2], &(struct call){.args = &comma, .n_args = 1});
@@ -219,7 +220,7 @@ FILTER(f_sort) {
         }
         keys[i] = list_of(r, key);
     }
-    list_sort(r, items, keys, l.n, flag(r, a[0], 0));
+    list_sort(r, items, keys, l.n, filter_flag(r, a[0], 0));
     return value_list(r, items, l.n);
 }
 
@@ -236,9 +237,9 @@ FILTER(f_dictsort) {
     for (size_t i = 0; i < d->n; i++) {
         items[i] = value_pair(r, d->at[i].key, d->at[i].value);
         keys[i] = by_value ? d->at[i].value : d->at[i].key;
-        if (!flag(r, a[0], 0)) keys[i] = value_lower_case(r, keys[i]);
+        if (!filter_flag(r, a[0], 0)) keys[i] = value_lower_case(r, keys[i]);
     }
-    list_sort(r, items, keys, d->n, flag(r, a[2], 0));
+    list_sort(r, items, keys, d->n, filter_flag(r, a[2], 0));
     return value_list(r, items, d->n);
 }
 
@@ -246,7 +247,7 @@ FILTER(f_groupby) {
     UNUSED;
     struct list l = value_items(r, self), groups = {0}, group = {0};
     struct value *items = copied(r, l), *keys = jinja_room(r, l.n, sizeof *keys), *at = jinja_room(r, l.n, sizeof *at);
-    int fold = !flag(r, a[2], 0);
+    int fold = !filter_flag(r, a[2], 0);
     for (size_t i = 0; i < l.n; i++) {
         struct value key = value_path(r, items[i], a[0], a[1]);
         keys[i] = fold ? value_lower_case(r, key) : key, at[i] = value_int((int64_t)i);
@@ -270,7 +271,7 @@ FILTER(f_unique) {
     struct dict seen = {0};
     for (size_t i = 0; i < l.n; i++) {
         struct value key = value_path(r, l.at[i], a[1], MISSING);
-        if (!flag(r, a[0], 0)) key = value_lower_case(r, key);
+        if (!filter_flag(r, a[0], 0)) key = value_lower_case(r, key);
         if (dict_get(r, &seen, key)) continue;
         dict_set(r, &seen, key, NONE);
         list_add(r, &out, l.at[i]);

@@ -233,7 +233,9 @@ static void put_spec(struct render *r, struct out *o, struct value v, const char
     }
     if (v.kind != VALUE_FLOAT && spec.type == 'c') {
         spec.type = 0;
-        put_percent(r, o, v, &(struct spec){.fill = spec.fill, .align = spec.align ? spec.align : '<', .width = spec.width, .type = 'c'});
+        put_percent(
+            r, o, v,
+            &(struct spec){.fill = spec.fill, .align = spec.align ? spec.align : '<', .width = spec.width, .type = 'c'});
         return;
     }
     if (!spec.type && spec.precision < 0) {
@@ -243,7 +245,8 @@ static void put_spec(struct render *r, struct out *o, struct value v, const char
         return;
     }
     if (!spec.type) jinja_fail(r, FAULT_SUPPORT, "a precision without a type is not supported");
-    if (!strchr("eEfFgGn%", spec.type)) jinja_fail(r, FAULT_VALUE, "Unknown format code '%c' for object of type 'float'", spec.type);
+    if (!strchr("eEfFgGn%", spec.type))
+        jinja_fail(r, FAULT_VALUE, "Unknown format code '%c' for object of type 'float'", spec.type);
     if (spec.type == 'n') spec.type = 'g';
     put_float(r, o, value_to_double(r, v), &spec);
 }

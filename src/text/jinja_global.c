@@ -90,7 +90,8 @@ static void gather(struct render *r, const struct call *c, struct dict *d, struc
         struct list l = value_items(r, from);
         for (size_t i = 0; i < l.n; i++) {
             struct list pair = value_items(r, l.at[i]);
-            if (pair.n != 2) jinja_fail(r, FAULT_VALUE, "dictionary update sequence element #%zu has length %zu; 2 is required", i, pair.n);
+            if (pair.n != 2)
+                jinja_fail(r, FAULT_VALUE, "dictionary update sequence element #%zu has length %zu; 2 is required", i, pair.n);
             dict_set(r, d, pair.at[0], pair.at[1]);
         }
     }
@@ -167,9 +168,14 @@ FUNCTION(g_lipsum) {
     jinja_fail(r, FAULT_SUPPORT, "lipsum is not supported");
 }
 
-static const struct function globals[] = {
-    {"range", "/start stop? step?", g_range}, {"dict", NULL, g_dict}, {"namespace", NULL, g_namespace}, {"cycler", NULL, g_cycler},
-    {"joiner", "sep?", g_joiner}, {"raise_exception", "message", g_raise}, {"strftime_now", "/format", g_strftime},
-    {"lipsum", NULL, g_lipsum}, {NULL, NULL, NULL}};
+static const struct function globals[] = {{"range", "/start stop? step?", g_range},
+                                          {"dict", NULL, g_dict},
+                                          {"namespace", NULL, g_namespace},
+                                          {"cycler", NULL, g_cycler},
+                                          {"joiner", "sep?", g_joiner},
+                                          {"raise_exception", "message", g_raise},
+                                          {"strftime_now", "/format", g_strftime},
+                                          {"lipsum", NULL, g_lipsum},
+                                          {NULL, NULL, NULL}};
 
 const struct function *global_find(const char *name, size_t n) { return function_find(globals, name, n); }

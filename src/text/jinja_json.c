@@ -28,7 +28,9 @@ static uint32_t four_digits(struct reader *d) {
     uint32_t c = 0;
     if (d->end - d->s < 4) bad(d, "a \\u escape is cut short");
     for (int i = 0; i < 4; i++) {
-        int b = (unsigned char)*d->s++, digit = b >= '0' && b <= '9' ? b - '0' : (b | 32) >= 'a' && (b | 32) <= 'f' ? (b | 32) - 'a' + 10 : -1;
+        int b = (unsigned char)*d->s++, digit = b >= '0' && b <= '9'                 ? b - '0'
+                                                : (b | 32) >= 'a' && (b | 32) <= 'f' ? (b | 32) - 'a' + 10
+                                                                                     : -1;
         if (digit < 0) bad(d, "a \\u escape wants four hexadecimal digits");
         c = c << 4 | (uint32_t)digit;
     }

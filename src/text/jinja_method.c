@@ -358,7 +358,8 @@ METHOD(str_isupper) { UNUSED; return value_bool(text_is_cased(self.as.text->byte
 METHOD(str_islower) { UNUSED; return value_bool(text_is_cased(self.as.text->bytes, self.as.text->n, 0)); }
 METHOD(str_istitle) {
     UNUSED;
-    struct value as_title = text_case(r, self, CASE_TITLE), lower = text_case(r, self, CASE_LOWER), upper = text_case(r, self, CASE_UPPER);
+    struct value as_title = text_case(r, self, CASE_TITLE), lower = text_case(r, self, CASE_LOWER),
+                 upper = text_case(r, self, CASE_UPPER);
     return value_bool(value_equal(r, as_title, self) && !value_equal(r, lower, upper));
 }
 
@@ -430,38 +431,76 @@ METHOD(cycler_next) {
 }
 METHOD(cycler_reset) { UNUSED; return self.as.cycler->at = 0, NONE; }
 
-static const struct function text_methods[] = {
-    {"capitalize", "", str_capitalize}, {"casefold", "", str_casefold}, {"center", "/width fill?", str_center},
-    {"count", "/sub start? end?", str_count}, {"encode", "encoding? errors?", str_encode},
-    {"endswith", "/suffix start? end?", str_endswith}, {"expandtabs", "tabsize?", str_expandtabs},
-    {"find", "/sub start? end?", str_find}, {"format", NULL, str_format}, {"format_map", "/mapping", str_format_map},
-    {"index", "/sub start? end?", str_index}, {"isalnum", "", str_isalnum}, {"isalpha", "", str_isalpha},
-    {"isascii", "", str_isascii}, {"isdecimal", "", str_isdecimal}, {"isdigit", "", str_isdigit},
-    {"isidentifier", "", str_isidentifier}, {"islower", "", str_islower}, {"isnumeric", "", str_isnumeric},
-    {"isprintable", "", str_isprintable}, {"isspace", "", str_isspace}, {"istitle", "", str_istitle}, {"isupper", "", str_isupper},
-    {"join", "/iterable", str_join}, {"ljust", "/width fill?", str_ljust}, {"lower", "", str_lower},
-    {"lstrip", "/chars?", str_lstrip}, {"partition", "/sep", str_partition}, {"removeprefix", "/prefix", str_removeprefix},
-    {"removesuffix", "/suffix", str_removesuffix}, {"replace", "/old new count?", str_replace},
-    {"rfind", "/sub start? end?", str_rfind}, {"rindex", "/sub start? end?", str_rindex}, {"rjust", "/width fill?", str_rjust},
-    {"rpartition", "/sep", str_rpartition}, {"rsplit", "sep? maxsplit?", str_rsplit}, {"rstrip", "/chars?", str_rstrip},
-    {"split", "sep? maxsplit?", str_split}, {"splitlines", "keepends?", str_splitlines},
-    {"startswith", "/prefix start? end?", str_startswith}, {"strip", "/chars?", str_strip}, {"swapcase", "", str_swapcase},
-    {"title", "", str_title}, {"upper", "", str_upper}, {"zfill", "/width", str_zfill}, {NULL, NULL, NULL}};
+static const struct function text_methods[] = {{"capitalize", "", str_capitalize},
+                                               {"casefold", "", str_casefold},
+                                               {"center", "/width fill?", str_center},
+                                               {"count", "/sub start? end?", str_count},
+                                               {"encode", "encoding? errors?", str_encode},
+                                               {"endswith", "/suffix start? end?", str_endswith},
+                                               {"expandtabs", "tabsize?", str_expandtabs},
+                                               {"find", "/sub start? end?", str_find},
+                                               {"format", NULL, str_format},
+                                               {"format_map", "/mapping", str_format_map},
+                                               {"index", "/sub start? end?", str_index},
+                                               {"isalnum", "", str_isalnum},
+                                               {"isalpha", "", str_isalpha},
+                                               {"isascii", "", str_isascii},
+                                               {"isdecimal", "", str_isdecimal},
+                                               {"isdigit", "", str_isdigit},
+                                               {"isidentifier", "", str_isidentifier},
+                                               {"islower", "", str_islower},
+                                               {"isnumeric", "", str_isnumeric},
+                                               {"isprintable", "", str_isprintable},
+                                               {"isspace", "", str_isspace},
+                                               {"istitle", "", str_istitle},
+                                               {"isupper", "", str_isupper},
+                                               {"join", "/iterable", str_join},
+                                               {"ljust", "/width fill?", str_ljust},
+                                               {"lower", "", str_lower},
+                                               {"lstrip", "/chars?", str_lstrip},
+                                               {"partition", "/sep", str_partition},
+                                               {"removeprefix", "/prefix", str_removeprefix},
+                                               {"removesuffix", "/suffix", str_removesuffix},
+                                               {"replace", "/old new count?", str_replace},
+                                               {"rfind", "/sub start? end?", str_rfind},
+                                               {"rindex", "/sub start? end?", str_rindex},
+                                               {"rjust", "/width fill?", str_rjust},
+                                               {"rpartition", "/sep", str_rpartition},
+                                               {"rsplit", "sep? maxsplit?", str_rsplit},
+                                               {"rstrip", "/chars?", str_rstrip},
+                                               {"split", "sep? maxsplit?", str_split},
+                                               {"splitlines", "keepends?", str_splitlines},
+                                               {"startswith", "/prefix start? end?", str_startswith},
+                                               {"strip", "/chars?", str_strip},
+                                               {"swapcase", "", str_swapcase},
+                                               {"title", "", str_title},
+                                               {"upper", "", str_upper},
+                                               {"zfill", "/width", str_zfill},
+                                               {NULL, NULL, NULL}};
 static const struct function dict_methods[] = {{"copy", "", copy}, {"fromkeys", "/iterable value?", dict_fromkeys},
     {"get", "/key default?", dict_get_method}, {"items", "", dict_items}, {"keys", "", dict_keys}, {"values", "", dict_values},
     {NULL, NULL, NULL}};
 static const struct function list_methods[] = {{"copy", "", copy}, {"count", "/value", list_count},
     {"index", "/value start? stop?", list_index}, {NULL, NULL, NULL}};
 static const struct function bytes_methods[] = {{"decode", "encoding? errors?", bytes_decode}, {NULL, NULL, NULL}};
-static const struct function int_methods[] = {{"bit_length", "", int_bit_length}, {"conjugate", "", int_self}, {NULL, NULL, NULL}};
-static const struct function float_methods[] = {{"is_integer", "", float_is_integer}, {"conjugate", "", copy}, {NULL, NULL, NULL}};
+static const struct function int_methods[] = {
+    {"bit_length", "", int_bit_length}, {"conjugate", "", int_self}, {NULL, NULL, NULL}};
+static const struct function float_methods[] = {
+    {"is_integer", "", float_is_integer}, {"conjugate", "", copy}, {NULL, NULL, NULL}};
 static const struct function cycler_methods[] = {{"next", "", cycler_next}, {"reset", "", cycler_reset}, {NULL, NULL, NULL}};
 
 const struct function *method_find(struct value v, const char *name, size_t n) {
-    static const struct function *const tables[] = {[VALUE_STRING] = text_methods, [VALUE_DICT] = dict_methods,
-        [VALUE_LIST] = list_methods, [VALUE_TUPLE] = list_methods + 1, [VALUE_RANGE] = list_methods + 1, [VALUE_BYTES] = bytes_methods,
-        [VALUE_INT] = int_methods, [VALUE_BOOL] = int_methods, [VALUE_FLOAT] = float_methods, [VALUE_CYCLER] = cycler_methods,
-        [VALUE_SELF] = NULL};
+    static const struct function *const tables[] = {[VALUE_STRING] = text_methods,
+                                                    [VALUE_DICT] = dict_methods,
+                                                    [VALUE_LIST] = list_methods,
+                                                    [VALUE_TUPLE] = list_methods + 1,
+                                                    [VALUE_RANGE] = list_methods + 1,
+                                                    [VALUE_BYTES] = bytes_methods,
+                                                    [VALUE_INT] = int_methods,
+                                                    [VALUE_BOOL] = int_methods,
+                                                    [VALUE_FLOAT] = float_methods,
+                                                    [VALUE_CYCLER] = cycler_methods,
+                                                    [VALUE_SELF] = NULL};
     const struct function *f = tables[v.kind];
     if (v.kind == VALUE_FUNCTION && !strcmp(v.as.function->name, "dict")) f = dict_methods + 1;
     for (; f && f->name; f++)

@@ -7,7 +7,9 @@
 
 #include "text/jinja.h"
 
-_Noreturn static void too_big(struct render *r) { jinja_fail(r, FAULT_SUPPORT, "an integer beyond 64 bits cannot be computed with"); }
+_Noreturn static void too_big(struct render *r) {
+    jinja_fail(r, FAULT_SUPPORT, "an integer beyond 64 bits cannot be computed with");
+}
 
 double value_to_double(struct render *r, struct value v) {
     if (value_is_whole(v)) return (double)v.as.i;
@@ -152,8 +154,11 @@ struct value value_binary(struct render *r, int op, struct value a, struct value
     if (op == '+' && is_sequence(a))
         jinja_fail(r, FAULT_TYPE, "can only concatenate %s (not \"%s\") to %s", value_type(a), value_type(b), value_type(a));
     char sign[3] = {(char)op, 0, 0};
-    jinja_fail(r, FAULT_TYPE, "unsupported operand type(s) for %s: '%s' and '%s'", op == 'f' ? "//" : op == 'p' ? "** or pow()" : sign,
-             value_type(a), value_type(b));
+    jinja_fail(r, FAULT_TYPE, "unsupported operand type(s) for %s: '%s' and '%s'",
+               op == 'f'   ? "//"
+               : op == 'p' ? "** or pow()"
+                           : sign,
+               value_type(a), value_type(b));
 }
 
 struct value value_negate(struct render *r, struct value v, int minus) {

@@ -295,7 +295,8 @@ static struct node *parse_test(struct parser *p, struct node *left) {
     if (!n->function) note_unknown(p, "test", n->value);
     const struct token *t = p->at;
     if (token_is(t, "(")) parse_arguments(p, &n->arguments);
-    else if (t->kind == TOKEN_STRING || t->kind == TOKEN_INTEGER || t->kind == TOKEN_FLOAT || token_is(t, "[") || token_is(t, "{") ||
+    else if (t->kind == TOKEN_STRING || t->kind == TOKEN_INTEGER || t->kind == TOKEN_FLOAT || token_is(t, "[") ||
+             token_is(t, "{") ||
              (t->kind == TOKEN_NAME && !token_is_name(t, "else") && !token_is_name(t, "or") && !token_is_name(t, "and"))) {
         if (token_is_name(t, "is")) parse_fail(p, "You cannot chain multiple tests with is");
         struct argument arg = {NULL, parse_primary(p, 0), 0};
@@ -343,7 +344,11 @@ static struct node *parse_power(struct parser *p) {
 static struct node *parse_product(struct parser *p) {
     struct node *left = parse_power(p);
     for (;;) {
-        int op = token_is(p->at, "*") ? '*' : token_is(p->at, "/") ? '/' : token_is(p->at, "//") ? 'f' : token_is(p->at, "%") ? '%' : 0;
+        int op = token_is(p->at, "*")    ? '*'
+                 : token_is(p->at, "/")  ? '/'
+                 : token_is(p->at, "//") ? 'f'
+                 : token_is(p->at, "%")  ? '%'
+                                         : 0;
         if (!op) return left;
         p->at++;
         left = binary(p, op, left, parse_power(p));
@@ -437,7 +442,8 @@ struct node *parse_expression(struct parser *p) {
 }
 
 static int ends_tuple(struct parser *p, const char *stop) {
-    return p->at->kind == TOKEN_PRINT_END || p->at->kind == TOKEN_BLOCK_END || token_is(p->at, ")") || (stop && token_is_name(p->at, stop));
+    return p->at->kind == TOKEN_PRINT_END || p->at->kind == TOKEN_BLOCK_END || token_is(p->at, ")") ||
+           (stop && token_is_name(p->at, stop));
 }
 
 static struct node *parse_part(struct parser *p, int how) {

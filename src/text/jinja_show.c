@@ -13,7 +13,8 @@ static void show_string(struct render *r, struct out *o, const struct text *t) {
         uint32_t c = text_char(t->bytes + i, t->n - i, &used);
         char code[16];
         if (c == (uint32_t)quote || c == '\\') snprintf(code, sizeof code, "\\%c", (char)c);
-        else if (c == '\n' || c == '\r' || c == '\t') snprintf(code, sizeof code, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
+        else if (c == '\n' || c == '\r' || c == '\t')
+            snprintf(code, sizeof code, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
         else if (char_is_printable(c)) { out_add(r, o, t->bytes + i, used); continue; }
         else snprintf(code, sizeof code, c < 256 ? "\\x%02x" : c < 65536 ? "\\u%04x" : "\\U%08x", c);
         out_add_text(r, o, code);
@@ -29,7 +30,8 @@ static void show_bytes(struct render *r, struct out *o, const struct text *t) {
         unsigned char c = (unsigned char)t->bytes[i];
         char code[8];
         if (c == (unsigned char)quote || c == '\\') snprintf(code, sizeof code, "\\%c", c);
-        else if (c == '\n' || c == '\r' || c == '\t') snprintf(code, sizeof code, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
+        else if (c == '\n' || c == '\r' || c == '\t')
+            snprintf(code, sizeof code, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
         else if (c >= 32 && c < 127) snprintf(code, sizeof code, "%c", c);
         else snprintf(code, sizeof code, "\\x%02x", c);
         out_add_text(r, o, code);
@@ -139,7 +141,12 @@ struct value text_escape(struct render *r, struct value v) {
     struct out o = {0};
     for (size_t i = 0; i < t->n; i++) {
         char c = t->bytes[i];
-        const char *code = c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '\'' ? "&#39;" : c == '"' ? "&#34;" : NULL;
+        const char *code = c == '&'    ? "&amp;"
+                           : c == '<'  ? "&lt;"
+                           : c == '>'  ? "&gt;"
+                           : c == '\'' ? "&#39;"
+                           : c == '"'  ? "&#34;"
+                                       : NULL;
         if (code) out_add_text(r, &o, code);
         else out_add(r, &o, &c, 1);
     }

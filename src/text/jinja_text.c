@@ -11,7 +11,8 @@ uint32_t text_char(const char *s, size_t n, size_t *used) {
     if (b[0] < 0x80 || n < 2) return *used = 1, b[0];
     if (b[0] < 0xe0) return *used = 2, (uint32_t)(b[0] & 31) << 6 | (b[1] & 63);
     if (b[0] < 0xf0 && n > 2) return *used = 3, (uint32_t)(b[0] & 15) << 12 | (uint32_t)(b[1] & 63) << 6 | (b[2] & 63);
-    if (n > 3) return *used = 4, (uint32_t)(b[0] & 7) << 18 | (uint32_t)(b[1] & 63) << 12 | (uint32_t)(b[2] & 63) << 6 | (b[3] & 63);
+    if (n > 3)
+        return *used = 4, (uint32_t)(b[0] & 7) << 18 | (uint32_t)(b[1] & 63) << 12 | (uint32_t)(b[2] & 63) << 6 | (b[3] & 63);
     return *used = 1, b[0];
 }
 

@@ -105,7 +105,8 @@ static int finish_call(struct output *o, struct weft_error *e) {
     json_t *calls = json_array();
     int code = calls ? 0 : error_memory(e, "a tool call");
     if (!code) {
-        int n = toolcall_parse(calls, o->options.tool_family, o->call.data ? o->call.data : "", o->call.n, o->options.tools, &why);
+        int n =
+            toolcall_parse(calls, o->options.tool_family, o->call.data ? o->call.data : "", o->call.n, o->options.tools, &why);
         if (n == WEFT_ERROR_MEMORY) code = error_memory(e, "a tool call");
         else if (n <= 0) log_write(LOG_WARNING, "a tool call was dropped: %s", why.message);
         else code = emit_calls(o, calls, e);

@@ -15,7 +15,8 @@ enum output_kind {
     OUTPUT_REASONING, /* bytes of what was thought */
     OUTPUT_TOOL_CALL, /* one whole call as JSON text: {"function": {"name", "arguments"}, "type": "function"} */
 };
-/* bytes end with a zero byte that n does not count. Not 0: the caller wants no more, and output_feed returns WEFT_ERROR_CANCELLED. */
+/* bytes end with a zero byte that n does not count. Not 0: the caller wants no more, and output_feed returns
+ * WEFT_ERROR_CANCELLED. */
 typedef int output_event(void *arg, enum output_kind kind, const char *bytes, size_t n);
 
 struct output_options {

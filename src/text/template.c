@@ -28,7 +28,8 @@ static int compile(struct jinja **out, const char *text, size_t n, const char *n
 
 /* The families that mlx.md and its peers tell apart, by what the template shows of them. */
 static const char *family_of(const char *text, size_t n) {
-    if (text_find(text, n, "<tool_call>\\n<function=", 23) || text_find(text, n, "<tool_call>\n<function=", 22)) return "qwen3_coder";
+    if (text_find(text, n, "<tool_call>\\n<function=", 23) || text_find(text, n, "<tool_call>\n<function=", 22))
+        return "qwen3_coder";
     return text_find(text, n, "<tool_call>", 11) ? "json" : NULL;
 }
 
@@ -76,7 +77,8 @@ int template_wants_time(const struct template *t) {
 /* ---- from a folder ---- */
 
 static int take_special(struct template *t, const json_t *config, struct weft_error *e) {
-    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
+    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                        "pad_token", "cls_token", "mask_token"};
     if (!(t->special = json_object())) return error_memory(e, t->name);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         json_t *v = json_object_get(config, names[i]);
@@ -205,7 +207,8 @@ static int attempt(const struct template *t, const struct template_input *in, in
         const char *s = text.as.text->bytes;
         if (w.continued && !cut(s, &n, &w))
             code = error_set(e, WEFT_ERROR_INPUT, "continue_final_message: the template does not show the last message's text");
-        else if (!text_is_valid(s, n)) code = error_set(e, WEFT_ERROR_INPUT, "%s: the prompt holds half of a surrogate pair", t->name);
+        else if (!text_is_valid(s, n))
+            code = error_set(e, WEFT_ERROR_INPUT, "%s: the prompt holds half of a surrogate pair", t->name);
         else buf_add(out, s, n);
         if (!code && out->failed) code = error_memory(e, "the prompt");
     }
@@ -213,7 +216,8 @@ static int attempt(const struct template *t, const struct template_input *in, in
     return code;
 }
 
-int template_render(const struct template *t, const struct template_input *in, struct buf *out, char **raised, struct weft_error *e) {
+int template_render(const struct template *t, const struct template_input *in, struct buf *out, char **raised,
+                    struct weft_error *e) {
     if (raised) *raised = NULL;
     int code = attempt(t, in, in->exact ? 0 : REPAIR_DECODE, out, raised, e);
     /* What a template refuses may be what it was not written for: repairs are added one by one. The first refusal is the one

@@ -42,5 +42,6 @@ struct template_input {
 
 /* Appends the prompt to `out`. When the template itself refuses with raise_exception, e->message holds its text (cut, and
  * without control characters) and *raised, if asked for, the whole of it (mem_free); else *raised is NULL. */
-int template_render(const struct template *t, const struct template_input *in, struct buf *out, char **raised, struct weft_error *e);
+int template_render(const struct template *t, const struct template_input *in, struct buf *out, char **raised,
+                    struct weft_error *e);
 #endif

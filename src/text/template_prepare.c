@@ -165,7 +165,8 @@ static struct value mark_message(struct render *r, struct value m, struct value 
     if (!value_is_text(field)) field = content;
     struct value *found = dict_get(r, m.as.dict, field), text = found ? *found : NONE;
     if (text.kind == VALUE_NONE)
-        jinja_fail(r, FAULT_VALUE, "continue_final_message: the last message has no %.*s", (int)field.as.text->n, field.as.text->bytes);
+        jinja_fail(r, FAULT_VALUE, "continue_final_message: the last message has no %.*s", (int)field.as.text->n,
+                   field.as.text->bytes);
     struct dict d = copy(r, m);
     w->continued = 1, w->text = text;
     if (text.kind == VALUE_LIST) {

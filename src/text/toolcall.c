@@ -17,10 +17,11 @@ static int begins(const char *text, const char *with) { return !strncmp(text, wi
 enum value_type { TYPE_TEXT, TYPE_INTEGER, TYPE_NUMBER, TYPE_BOOLEAN, TYPE_JSON };
 
 static enum value_type type_named(const char *name) {
-    static const struct { const char *begin; enum value_type type; } types[] = {
-        {"int", TYPE_INTEGER}, {"uint", TYPE_INTEGER}, {"long", TYPE_INTEGER}, {"short", TYPE_INTEGER}, {"unsigned", TYPE_INTEGER},
-        {"num", TYPE_NUMBER}, {"float", TYPE_NUMBER}, {"double", TYPE_NUMBER}, {"bool", TYPE_BOOLEAN}, {"object", TYPE_JSON},
-        {"arr", TYPE_JSON}, {"dict", TYPE_JSON}, {"list", TYPE_JSON}};
+    static const struct { const char *begin; enum value_type type;
+    } types[] = {{"int", TYPE_INTEGER},      {"uint", TYPE_INTEGER}, {"long", TYPE_INTEGER}, {"short", TYPE_INTEGER},
+                 {"unsigned", TYPE_INTEGER}, {"num", TYPE_NUMBER},   {"float", TYPE_NUMBER}, {"double", TYPE_NUMBER},
+                 {"bool", TYPE_BOOLEAN},     {"object", TYPE_JSON},  {"arr", TYPE_JSON},     {"dict", TYPE_JSON},
+                 {"list", TYPE_JSON}};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (begins(name, types[i].begin)) return types[i].type;
     return TYPE_TEXT;
@@ -75,11 +76,13 @@ static struct value number(struct reader *d, struct value text, int whole) {
     double f;
     if (number_parse_int(t->bytes, t->n, 10, d->r, &v)) return v;
     if (!number_parse_float(t->bytes, t->n, &f) || !isfinite(f) || (whole && f != floor(f)))
-        jinja_fail(d->r, FAULT_VALUE, "\"%.*s\" is not %s", (int)(t->n < 80 ? t->n : 80), t->bytes, whole ? "an integer" : "a number");
+        jinja_fail(d->r, FAULT_VALUE, "\"%.*s\" is not %s", (int)(t->n < 80 ? t->n : 80), t->bytes,
+                   whole ? "an integer" : "a number");
     return f == floor(f) && fabs(f) < 9e15 ? value_int((int64_t)f) : value_float(f);
 }
 
-/* Python's spelling of lists and objects is an expression of the template language: 'a', None, True and tuples are known there. */
+/* Python's spelling of lists and objects is an expression of the template language: 'a', None, True and tuples are known there.
+ */
 static void no_names(struct render *r, void *arg, struct dict *context) { (void)r, (void)arg, (void)context; }
 
 static struct value python_literal(struct reader *d, struct value text) {
@@ -140,7 +143,9 @@ static void add_call(struct reader *d, struct value name, struct value arguments
 }
 
 static const char *earlier(const char *a, const char *b) { return !a ? b : !b || a < b ? a : b; }
-static const char *find(const char *s, const char *end, const char *what) { return text_find(s, (size_t)(end - s), what, strlen(what)); }
+static const char *find(const char *s, const char *end, const char *what) {
+    return text_find(s, (size_t)(end - s), what, strlen(what));
+}
 
 /* The end of a value. A missing </parameter> is forgiven where the next thing begins on a line of its own. */
 static const char *value_end(const char *s, const char *end) {

@@ -7,12 +7,15 @@
 #include "base/mem.h"
 #include "text/template.h"
 
-static const char dialogue[] =
-    "{\"messages\": [{\"role\": \"system\", \"content\": \" Be brief. \"}, {\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"h\\u00e9\"}]},"
-    "{\"role\": \"assistant\", \"content\": null, \"reasoning_content\": \"r\", \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\":"
-    "{\"a\": [1, 2.5, null, true], \"big\": 99999999999999999999}}}]}, {\"role\": \"tool\", \"content\": \"ok\"}],"
-    "\"tools\": [{\"name\": \"f\", \"parameters\": {\"type\": \"object\"}}], \"kwargs\": {\"n\": 7, \"f\": -2.5, \"l\": [3, 1, 2],"
-    "\"d\": {\"b\": 2, \"a\": 1}, \"s\": \"Hello W\\u00f6rld\", \"add_generation_prompt\": true}}";
+static const char dialogue[] = "{\"messages\": [{\"role\": \"system\", \"content\": \" Be brief. \"}, {\"role\": \"user\", "
+                               "\"content\": [{\"type\": \"text\", \"text\": \"h\\u00e9\"}]},"
+                               "{\"role\": \"assistant\", \"content\": null, \"reasoning_content\": \"r\", \"tool_calls\": "
+                               "[{\"function\": {\"name\": \"f\", \"arguments\":"
+                               "{\"a\": [1, 2.5, null, true], \"big\": 99999999999999999999}}}]}, {\"role\": \"tool\", "
+                               "\"content\": \"ok\"}],"
+                               "\"tools\": [{\"name\": \"f\", \"parameters\": {\"type\": \"object\"}}], \"kwargs\": {\"n\": 7, "
+                               "\"f\": -2.5, \"l\": [3, 1, 2],"
+                               "\"d\": {\"b\": 2, \"a\": 1}, \"s\": \"Hello W\\u00f6rld\", \"add_generation_prompt\": true}}";
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
