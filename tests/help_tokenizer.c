@@ -27,8 +27,9 @@ void help_write_tokenizer(struct buf *out, const struct help_tokenizer *parts) {
     } else {
         buf_add_text(out, "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": ");
         add_json_text(out, PRETOKEN_QWEN35);
-        buf_add_text(out, "}, \"behavior\": \"Isolated\", \"invert\": false}, {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
-                          "\"use_regex\": false}]}");
+        buf_add_text(out,
+                     "}, \"behavior\": \"Isolated\", \"invert\": false}, {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
+                     "\"use_regex\": false}]}");
     }
     buf_add_text(out, ", \"decoder\": {\"type\": \"ByteLevel\"}, \"model\": {\"type\": \"BPE\"");
     buf_printf(out, "%s, \"vocab\": {", parts->model ? parts->model : "");

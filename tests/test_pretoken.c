@@ -58,9 +58,10 @@ static uint8_t *known_to_both(void) {
 }
 
 static uint32_t any_character(const uint8_t *known) {
-    static const uint16_t telling[] = {' ', ' ', '\n', '\r', '\t', '\'', '\'', 's', 'S', 'r', 'E', 'l', 'L', 'v', 'm', 't', 'd', 0x17F,
-                                       0x85, 0xA0, 0x2028, 0x3000, 0x180E, 0x1C, 0x200B, 0xFEFF, '.', '-', '<', '1', '9', 0x0301, 0x0930,
-                                       0x093F, 0x4E2D, 0x2460, 0x0660, 0x00B2};
+    static const uint16_t telling[] = {' ',    ' ',    '\n',   '\r',   '\t',   '\'',   '\'',   's',   'S',  'r',
+                                       'E',    'l',    'L',    'v',    'm',    't',    'd',    0x17F, 0x85, 0xA0,
+                                       0x2028, 0x3000, 0x180E, 0x1C,   0x200B, 0xFEFF, '.',    '-',   '<',  '1',
+                                       '9',    0x0301, 0x0930, 0x093F, 0x4E2D, 0x2460, 0x0660, 0x00B2};
     for (;;) {
         uint32_t kind = roll(8), c = kind < 4   ? telling[roll(sizeof telling / sizeof *telling)]
                                      : kind < 6 ? roll(0x80)
@@ -75,7 +76,8 @@ static void the_matchers_by_hand_cut_random_text_as_their_patterns_do(void **sta
     static const char *const patterns[] = {PRETOKEN_QWEN35, PRETOKEN_QWEN2};
     uint8_t *known = known_to_both();
     for (int k = 0; k < 2; k++) {
-        struct pretoken *fast = pattern_or_die(patterns[k], PRETOKEN_FASTEST), *slow = pattern_or_die(patterns[k], PRETOKEN_REGEX);
+        struct pretoken *fast = pattern_or_die(patterns[k], PRETOKEN_FASTEST),
+                        *slow = pattern_or_die(patterns[k], PRETOKEN_REGEX);
         for (int i = 0; i < 60000; i++) {
             uint8_t text[256];
             size_t n = 0;
@@ -93,7 +95,8 @@ static void the_matchers_by_hand_cut_each_character_as_their_patterns_do(void **
     static const char *const around[][2] = {{"a", "b"}, {" ", "b"}, {" ", " "}, {"'", "."}, {".", "\n"}};
     uint8_t *known = known_to_both();
     for (int k = 0; k < 2; k++) {
-        struct pretoken *fast = pattern_or_die(patterns[k], PRETOKEN_FASTEST), *slow = pattern_or_die(patterns[k], PRETOKEN_REGEX);
+        struct pretoken *fast = pattern_or_die(patterns[k], PRETOKEN_FASTEST),
+                        *slow = pattern_or_die(patterns[k], PRETOKEN_REGEX);
         for (uint32_t c = 0; c < 0x40000; c++) {
             if (!known[c] || (c >= 0x3400 && c < 0xA000 && c % 64) || (c >= 0xAC00 && c < 0xD800 && c % 64)) continue;
             if (c >= 0x17000 && c % 64) continue;
@@ -117,7 +120,8 @@ static void the_matchers_by_hand_cut_the_goldens_texts_as_their_patterns_do(void
     json_t *texts = NULL;
     struct weft_error e = {0};
     assert_int_equal(json_read_file(&texts, path ? path : help_source("tests/data/tokenizer_texts.json"), 1 << 24, &e), 0);
-    struct pretoken *fast = pattern_or_die(PRETOKEN_QWEN35, PRETOKEN_FASTEST), *slow = pattern_or_die(PRETOKEN_QWEN35, PRETOKEN_REGEX);
+    struct pretoken *fast = pattern_or_die(PRETOKEN_QWEN35, PRETOKEN_FASTEST),
+                    *slow = pattern_or_die(PRETOKEN_QWEN35, PRETOKEN_REGEX);
     const json_t *list = json_object_get(texts, "texts");
     assert_true(json_array_size(list) > 50);
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -200,8 +204,11 @@ static void normalization_by_runs_gives_what_normalizing_the_whole_gives(void **
         uint8_t text[256];
         size_t n = 0;
         for (uint32_t left = 1 + roll(10); left; left--) {
-            uint32_t kind = roll(8), c = kind < 4 ? joining[roll(n_joining)] : kind < 5 ? roll(0x3000) : kind < 6 ? 0xAC00 + roll(11172)
-                                                                             : kind < 7 ? 0x1100 + roll(0x100) : roll(0x30000);
+            uint32_t kind = roll(8), c = kind < 4   ? joining[roll(n_joining)]
+                                         : kind < 5 ? roll(0x3000)
+                                         : kind < 6 ? 0xAC00 + roll(11172)
+                                         : kind < 7 ? 0x1100 + roll(0x100)
+                                                    : roll(0x30000);
             /* utf8proc 2.8 loses U+11A7 behind a syllable (it is no tail); in runs the two never meet. */
             if ((c < 0xD800 || c > 0xDFFF) && c != 0x11A7) n += utf8_put(text + n, c);
         }

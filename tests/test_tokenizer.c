@@ -31,10 +31,12 @@ static struct token_list ids_of(const json_t *list) {
     return ids;
 }
 
-static int check_encode(struct tokenizer *t, const json_t *text, enum tokenizer_added added, const json_t *want, const char *name) {
+static int check_encode(struct tokenizer *t, const json_t *text, enum tokenizer_added added, const json_t *want,
+                        const char *name) {
     struct token_list ids = {0}, expected = ids_of(want);
     struct weft_error e = {0};
-    if (tokenizer_encode(t, json_string_value(text), json_string_length(text), added, &ids, &e)) fail_msg("%s: %s", name, e.message);
+    if (tokenizer_encode(t, json_string_value(text), json_string_length(text), added, &ids, &e))
+        fail_msg("%s: %s", name, e.message);
     int same = ids.n == expected.n && (ids.n == 0 || memcmp(ids.ids, expected.ids, ids.n * sizeof *ids.ids) == 0);
     if (!same) print_error("%s, mode %d: %zu ids, expected %zu\n", name, added, ids.n, expected.n);
     token_list_drop(&ids), token_list_drop(&expected);

@@ -71,8 +71,10 @@ static void added_tokens_that_are_wrong_are_refused_with_the_entry(void **state)
         {"[{\"id\": 300, \"content\": \"<x>\", \"special\": 1}]", "added_tokens[0]: \"special\" is not true or false"},
         {"[{\"id\": 97, \"content\": \"<x>\"}]", "added_tokens[0] has id 97, which another entry has too"},
         {"[{\"id\": 300, \"content\": \"a\"}]", "added_tokens[0] has id 300, but model.vocab gives it 97"},
-        {"[{\"id\": 300, \"content\": \"<x>\"}, {\"id\": 300, \"content\": \"<y>\"}]", "added_tokens[1] has id 300, which another"},
-        {"[{\"id\": 300, \"content\": \"<x>\"}, {\"id\": 301, \"content\": \"<x>\"}]", "added_tokens[1]: another added token has"},
+        {"[{\"id\": 300, \"content\": \"<x>\"}, {\"id\": 300, \"content\": \"<y>\"}]",
+         "added_tokens[1] has id 300, which another"},
+        {"[{\"id\": 300, \"content\": \"<x>\"}, {\"id\": 301, \"content\": \"<x>\"}]",
+         "added_tokens[1]: another added token has"},
         {"[{\"id\": 3000000000, \"content\": \"<x>\"}]", "added_tokens[0]: \"id\" is 3000000000, outside"},
         {"[{\"id\": -5, \"content\": \"<x>\"}]", "added_tokens[0]: \"id\" is -5, outside"},
     };
@@ -88,10 +90,14 @@ static void what_this_version_does_not_do_is_refused_by_name(void **state) {
     must_refuse_parts((struct help_tokenizer){.normalizer = "[]"}, NOT_YET, "normalizer");
     must_refuse_parts((struct help_tokenizer){.split = "{\"type\": \"Whitespace\"}"}, NOT_YET, "pre_tokenizer \"Whitespace\"");
     must_refuse_parts((struct help_tokenizer){.split = "null"}, NOT_YET, "no ByteLevel");
-    must_refuse_parts((struct help_tokenizer){.split = "{\"type\": \"ByteLevel\", \"add_prefix_space\": true}"}, NOT_YET, "add_prefix");
-    must_refuse_parts((struct help_tokenizer){.split = SEQUENCE(SPLIT("{\"Regex\": \"a\"}", "\"Removed\""))}, NOT_YET, "Isolated");
-    must_refuse_parts((struct help_tokenizer){.split = SEQUENCE(SPLIT("{\"Regex\": \"(\"}", "\"Isolated\""))}, BAD, "split pattern \"(\"");
-    must_refuse_parts((struct help_tokenizer){.split = SEQUENCE(SPLIT("{\"Regex\": 5}", "\"Isolated\""))}, BAD, "neither a Regex");
+    must_refuse_parts((struct help_tokenizer){.split = "{\"type\": \"ByteLevel\", \"add_prefix_space\": true}"}, NOT_YET,
+                      "add_prefix");
+    must_refuse_parts((struct help_tokenizer){.split = SEQUENCE(SPLIT("{\"Regex\": \"a\"}", "\"Removed\""))}, NOT_YET,
+                      "Isolated");
+    must_refuse_parts((struct help_tokenizer){.split = SEQUENCE(SPLIT("{\"Regex\": \"(\"}", "\"Isolated\""))}, BAD,
+                      "split pattern \"(\"");
+    must_refuse_parts((struct help_tokenizer){.split = SEQUENCE(SPLIT("{\"Regex\": 5}", "\"Isolated\""))}, BAD,
+                      "neither a Regex");
     must_refuse_parts((struct help_tokenizer){.model = ", \"type\": \"Unigram\""}, NOT_YET, "model.type \"Unigram\"");
     must_refuse_parts((struct help_tokenizer){.model = ", \"byte_fallback\": true"}, NOT_YET, "model.byte_fallback");
     must_refuse_parts((struct help_tokenizer){.model = ", \"dropout\": 0.1"}, NOT_YET, "model.dropout");
@@ -101,13 +107,20 @@ static void what_this_version_does_not_do_is_refused_by_name(void **state) {
 static void a_file_that_is_no_tokenizer_is_refused(void **state) {
     (void)state;
     static const char *const cases[][2] = {
-        {"", "bad JSON"}, {"{", "bad JSON"}, {"[]", "not a"}, {"5", "not a"}, {"{}", "model is not an object"}, {"nul", "bad JSON"},
-        {"{\"model\": 5}", "model is not an object"}, {"{\"model\": {\"vocab\": ", "bad JSON"},
+        {"", "bad JSON"},
+        {"{", "bad JSON"},
+        {"[]", "not a"},
+        {"5", "not a"},
+        {"{}", "model is not an object"},
+        {"nul", "bad JSON"},
+        {"{\"model\": 5}", "model is not an object"},
+        {"{\"model\": {\"vocab\": ", "bad JSON"},
         {"{\"pre_tokenizer\": {\"type\": \"ByteLevel\"}, \"model\": {}}", "model.vocab is missing"},
         {"{\"pre_tokenizer\": {\"type\": \"ByteLevel\"}, \"model\": {\"vocab\": {}}}", "model.vocab is empty"},
         {"{\"pre_tokenizer\": {\"type\": \"ByteLevel\"}, \"model\": {\"vocab\": []}}", "model.vocab is not an object"},
         {"{\"pre_tokenizer\": {\"type\": \"ByteLevel\"}, \"model\": {\"vocab\": {\"a\": 0}}}", "model.merges is missing"},
-        {"{\"pre_tokenizer\": {\"type\": \"ByteLevel\"}, \"model\": {\"vocab\": {\"a\": 0}, \"merges\": []}}", "no entry for the byte 0x00"},
+        {"{\"pre_tokenizer\": {\"type\": \"ByteLevel\"}, \"model\": {\"vocab\": {\"a\": 0}, \"merges\": []}}",
+         "no entry for the byte 0x00"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) must_refuse(cases[i][0], strlen(cases[i][0]), BAD, cases[i][1]);
     struct weft_error e = {0};
@@ -137,7 +150,8 @@ static int open_and_use(const struct buf *json, int64_t nth) {
     struct tokenizer *t = NULL;
     struct token_list ids = {0};
     struct buf text = {0};
-    static const char input[] = "abab <x> caf\x65\xCC\x81 ababababababababababababababababababababababababababababababababababababab";
+    static const char input[] =
+        "abab <x> caf\x65\xCC\x81 ababababababababababababababababababababababababababababababababababababab";
     mem_fail_at(nth, 0);
     int code = tokenizer_open_bytes(&t, json->data, json->n, "made.json", &e);
     assert_true(code == 0 ? t != NULL : t == NULL);
@@ -154,8 +168,8 @@ static int open_and_use(const struct buf *json, int64_t nth) {
 
 static void memory_that_ends_at_any_allocation_is_one_error_and_nothing_leaks(void **state) {
     (void)state;
-    static const char *const splits[] = {NULL, SEQUENCE(SPLIT("{\"Regex\": \"\\\\s+\"}", "\"Isolated\"") SPLIT("{\"String\": \"a.\"}",
-                                                                                                          "\"Isolated\""))};
+    static const char *const splits[] = {
+        NULL, SEQUENCE(SPLIT("{\"Regex\": \"\\\\s+\"}", "\"Isolated\"") SPLIT("{\"String\": \"a.\"}", "\"Isolated\""))};
     for (size_t k = 0; k < sizeof splits / sizeof *splits; k++) {
         struct buf json = {0};
         help_write_tokenizer(&json, &(struct help_tokenizer){.vocab = ", \"ab\": 256", .merges = "[\"a b\"]", .split = splits[k],

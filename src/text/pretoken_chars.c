@@ -10,8 +10,8 @@ static unsigned place(uint32_t c) { return c < CHARS_LOW ? c : c - CHARS_TAGS + 
 static uint32_t code_point(unsigned i) { return i < CHARS_LOW ? i : i - CHARS_LOW + CHARS_TAGS; }
 
 static int is_space(uint32_t c) {
-    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
-           c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
+           c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 static int is_circled_letter(uint32_t c) {

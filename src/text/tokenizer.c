@@ -135,13 +135,12 @@ static int encode_plain(struct job *j, const uint8_t *p, size_t n) {
     size_t begin = 0;
     for (size_t i = 0; i < pieces->n; i++) {
         size_t end = pieces->ends[i];
-        if (token_list_reserve(j->out, end - begin) || encode_piece(j, p + begin, end - begin)) return error_memory(j->e, "the tokens");
+        if (token_list_reserve(j->out, end - begin) || encode_piece(j, p + begin, end - begin))
+            return error_memory(j->e, "the tokens");
         begin = end;
     }
     return 0;
 }
-
-static int encode_stretch(struct job *j, const uint8_t *p, size_t n);
 
 /* Text cut at added tokens; what stands between them goes to `rest`. */
 static int encode_around(struct job *j, const struct added *tokens, const uint8_t *p, size_t n,
@@ -229,5 +228,8 @@ int32_t tokenizer_find(const struct tokenizer *t, const char *content, size_t n)
 }
 
 int32_t tokenizer_size(const struct tokenizer *t) { return t->vocab.n_ids; }
-int tokenizer_is_special(const struct tokenizer *t, int32_t id) { return has_text(t, id) && (t->vocab.kinds[id] & TOKEN_SPECIAL) != 0; }
-int tokenizer_is_added(const struct tokenizer *t, int32_t id) { return has_text(t, id) && (t->vocab.kinds[id] & TOKEN_ADDED) != 0; }
+static int is_kind(const struct tokenizer *t, int32_t id, unsigned kind) {
+    return has_text(t, id) && (t->vocab.kinds[id] & kind) != 0;
+}
+int tokenizer_is_special(const struct tokenizer *t, int32_t id) { return is_kind(t, id, TOKEN_SPECIAL); }
+int tokenizer_is_added(const struct tokenizer *t, int32_t id) { return is_kind(t, id, TOKEN_ADDED); }

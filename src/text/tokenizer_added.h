@@ -6,7 +6,8 @@
 
 #include "text/tokenizer.h"
 
-enum { ADDED_SPECIAL = 1, ADDED_LEFT = 2 /* takes the space before it */, ADDED_RIGHT = 4, ADDED_WORD = 8 /* only as a whole word */ };
+/* LEFT and RIGHT: takes the space beside it; WORD: only as a whole word. */
+enum { ADDED_SPECIAL = 1, ADDED_LEFT = 2, ADDED_RIGHT = 4, ADDED_WORD = 8 };
 struct added_token { int32_t id; unsigned flags; };
 struct added_node { int32_t child, sibling, token; uint8_t byte; }; /* indices, or -1 */
 struct added {
@@ -19,7 +20,7 @@ struct added {
 void added_init(struct added *a);
 void added_drop(struct added *a);
 int added_insert(struct added *a, const uint8_t *content, size_t n, struct added_token token); /* 0 or WEFT_ERROR_MEMORY */
-int32_t added_find(const struct added *a, const uint8_t *content, size_t n);                   /* the id with this content, or -1 */
+int32_t added_find(const struct added *a, const uint8_t *content, size_t n); /* the id with this content, or -1 */
 
 /* The next added token at or after `from`: what it covers, space it takes with it included, is [begin, end). */
 struct added_match { int32_t id; size_t begin, end; };

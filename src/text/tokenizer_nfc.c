@@ -13,23 +13,18 @@ void nfc_drop(struct nfc *n) {
     *n = (struct nfc){0};
 }
 
-size_t nfc_check(const uint8_t *table, const uint8_t *p, size_t n, int *joins) {
-    size_t i = 0;
-    unsigned seen = 0;
-    while (i < n) {
+/* Is there a character that NFC may change? */
+static int any_joins(const uint8_t *table, const uint8_t *p, size_t n) {
+    unsigned seen = 0, length;
+    for (size_t i = 0; i < n; i += length) {
         if (p[i] < 0x80) {
             size_t skip = utf8_skip_ascii(p + i, n - i);
-            i += skip ? skip : 1;
-            continue;
+            length = skip ? (unsigned)skip : 1;
+        } else {
+            seen |= chars_class(table, utf8_get(p + i, &length));
         }
-        int step = utf8_step(p + i, n - i);
-        if (step <= 0) break;
-        unsigned length;
-        seen |= chars_class(table, utf8_get(p + i, &length));
-        i += length;
     }
-    *joins = (seen & CHAR_JOINS) != 0;
-    return i;
+    return (seen & CHAR_JOINS) != 0;
 }
 
 static int combining_class(int32_t c) { return utf8proc_get_property(c)->combining_class; }
@@ -90,9 +85,7 @@ static int add_run(struct nfc *w, const uint8_t *p, size_t n_bytes) {
 }
 
 const uint8_t *nfc_run(struct nfc *w, const uint8_t *table, const uint8_t *p, size_t n_bytes, size_t *n_out) {
-    int joins;
-    nfc_check(table, p, n_bytes, &joins);
-    if (!joins) return *n_out = n_bytes, p;
+    if (!any_joins(table, p, n_bytes)) return *n_out = n_bytes, p;
     buf_clear(&w->text);
     size_t done = 0, starter = 0; /* bytes before `done` are out; the last character that joins nothing begins at `starter` */
     for (size_t i = 0; i < n_bytes;) {

@@ -8,8 +8,6 @@
 
 struct nfc { struct buf text; int32_t *chars, *sorted; size_t room; }; /* working memory; start from {0} */
 void nfc_drop(struct nfc *n);
-/* Length of the beginning of good UTF-8 that is well-formed; *joins is set when a character was met that NFC may change. */
-size_t nfc_check(const uint8_t *table, const uint8_t *p, size_t n, int *joins);
 /* The normal form of well-formed text, in n->text or `p` itself; NULL when there is no memory. */
 const uint8_t *nfc_run(struct nfc *n, const uint8_t *table, const uint8_t *p, size_t n_bytes, size_t *n_out);
 #endif

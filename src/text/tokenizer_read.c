@@ -194,7 +194,8 @@ static int read_added_token(struct reader *r, const json_t *o, const char *what)
     struct nfc nfc = {0};
     const uint8_t *find = (const uint8_t *)text;
     if (where == &t->normal) find = nfc_run(&nfc, t->chars, find, n, &n);
-    if (!find || added_insert(where, find, n, (struct added_token){(int32_t)id, flags})) code = error_memory(r->e, "the added tokens");
+    if (!find || added_insert(where, find, n, (struct added_token){(int32_t)id, flags}))
+        code = error_memory(r->e, "the added tokens");
     nfc_drop(&nfc);
     return code;
 }
@@ -250,7 +251,7 @@ static int read_split(struct reader *r, struct patterns *p, const json_t *o) {
     const json_t *literal = json_object_get(pattern, "String");
     const char *behavior = json_string_value(json_object_get(o, "behavior"));
     if (!behavior || strcmp(behavior, "Isolated") != 0 || json_is_true(json_object_get(o, "invert")))
-        return UNSUPPORTED(r, "%s: pre_tokenizer: Split is supported with behavior \"Isolated\" and without \"invert\" only", r->name);
+        return UNSUPPORTED(r, "%s: pre_tokenizer: Split must have behavior \"Isolated\" and no \"invert\"", r->name);
     if (json_is_string(regex)) return add_pattern(r, p, json_string_value(regex), json_string_length(regex));
     if (!json_is_string(literal) || json_string_length(literal) == 0)
         return REFUSE(r, "%s: pre_tokenizer: Split has neither a Regex nor a String pattern", r->name);
@@ -278,7 +279,7 @@ static int read_pre_tokenizer(struct reader *r, struct patterns *p, const json_t
         return add_pattern(r, p, PRETOKEN_GPT2, strlen(PRETOKEN_GPT2));
     }
     if (strcmp(type, "Sequence") != 0 || !json_is_array(list) || depth > 8)
-        return UNSUPPORTED(r, "%s: pre_tokenizer \"%.40s\" is not supported here, only Split and a last ByteLevel are", r->name, type);
+        return UNSUPPORTED(r, "%s: pre_tokenizer \"%.40s\" is not supported, only Split and a last ByteLevel", r->name, type);
     for (size_t i = 0; i < json_array_size(list); i++) {
         int code = read_pre_tokenizer(r, p, json_array_get(list, i), depth + 1);
         if (code) return code;
@@ -289,7 +290,8 @@ static int read_pre_tokenizer(struct reader *r, struct patterns *p, const json_t
 static int read_patterns(struct reader *r, const json_t *o) {
     struct patterns p = {0};
     int code = read_pre_tokenizer(r, &p, o, 0);
-    if (!code && !p.byte_level) code = UNSUPPORTED(r, "%s: pre_tokenizer has no ByteLevel: only byte-level BPE is supported", r->name);
+    if (!code && !p.byte_level)
+        code = UNSUPPORTED(r, "%s: pre_tokenizer has no ByteLevel: only byte-level BPE is supported", r->name);
     if (!code) code = pretoken_new(&r->t->pretoken, (const char *const *)p.text, p.n, PRETOKEN_FASTEST, r->name, r->e);
     for (int i = 0; i < p.n; i++) mem_free(p.text[i]);
     return code;
@@ -307,7 +309,8 @@ static int read_model(struct reader *r, const json_t *model) {
     static const char *const empty[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"};
     if (!json_is_object(model)) return REFUSE(r, "%s: model is not an object", r->name);
     const json_t *type = json_object_get(model, "type");
-    if (type && strcmp(type_of(model), "BPE") != 0) return UNSUPPORTED(r, "%s: model.type \"%.40s\" is not BPE", r->name, type_of(model));
+    if (type && strcmp(type_of(model), "BPE") != 0)
+        return UNSUPPORTED(r, "%s: model.type \"%.40s\" is not BPE", r->name, type_of(model));
     for (size_t i = 0; i < sizeof empty / sizeof *empty; i++) {
         int code = must_be_empty(r, model, empty[i]);
         if (code) return code;

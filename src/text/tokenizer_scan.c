@@ -31,10 +31,9 @@ static int64_t hex4(const char *p, const char *end) {
     if (end - p < 4) return -1;
     int64_t x = 0;
     for (int i = 0; i < 4; i++) {
-        char c = p[i];
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-        if (digit < 0) return -1;
-        x = x << 4 | digit;
+        int c = p[i] | 32; /* a letter in lower case; digits have that bit */
+        if (!(p[i] >= '0' && p[i] <= '9') && !(c >= 'a' && c <= 'f')) return -1;
+        x = x << 4 | (c <= '9' ? c - '0' : c - 'a' + 10);
     }
     return x;
 }

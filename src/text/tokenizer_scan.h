@@ -14,7 +14,7 @@ int scan_find_parts(const char *text, size_t n, struct scan_range *vocab, struct
 
 int scan_next_char(struct scan *s);         /* the next character that is no white space, not taken; -1 at the end */
 int scan_take(struct scan *s, char c);      /* takes c when it is next; 1 if so */
-/* A string, unescaped into `out` (room for the rest of the text); its length, or -1. What is not escaped is taken as it stands. */
+/* A string, unescaped into `out`, which has room for the rest of the text; its length, or -1. UTF-8 is not checked. */
 int64_t scan_string(struct scan *s, uint8_t *out);
 int scan_int(struct scan *s, int64_t *out); /* an integer of at most 18 digits; 1 if there was one */
 #endif

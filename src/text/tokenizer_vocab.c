@@ -79,7 +79,8 @@ int vocab_index(struct vocab *v, const char *name, struct weft_error *e) {
         size_t n = v->pieces[id].n;
         uint64_t key = vocab_key(p, n);
         int32_t other = vocab_find_key(v, key, p, n);
-        if (other >= 0) return error_set(e, WEFT_ERROR_INPUT, "%s: model.vocab: ids %d and %d have the same text", name, other, id);
+        if (other >= 0)
+            return error_set(e, WEFT_ERROR_INPUT, "%s: model.vocab: ids %d and %d have the same text", name, other, id);
         size_t i = vocab_mix(key, n) >> v->slot_shift;
         while (v->slots[i].n) i = (i + 1) & mask;
         v->slots[i] = (struct vocab_slot){key, id, (uint32_t)n};

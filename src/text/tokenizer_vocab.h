@@ -14,7 +14,7 @@
 #include "base/error.h"
 
 enum { VOCAB_IDS_MAX = 1 << 22, VOCAB_NO_RANK = INT32_MAX };
-enum { TOKEN_USED = 1, TOKEN_ADDED = 2, TOKEN_SPECIAL = 4, TOKEN_RAW = 8 /* not made of byte letters: never the result of BPE */ };
+enum { TOKEN_USED = 1, TOKEN_ADDED = 2, TOKEN_SPECIAL = 4, TOKEN_RAW = 8 }; /* RAW: never the result of BPE */
 enum { PAIR_BITS = 21 }; /* 256 KiB: in the second-level cache, which the table is not */
 enum { WHOLE_UNKNOWN, WHOLE_YES, WHOLE_NO };
 
