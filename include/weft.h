@@ -210,8 +210,7 @@ struct weft_logprob { int32_t token; float logprob; };
 struct weft_result {
     int finish;                /* enum weft_finish */
     struct weft_error error;   /* code 0 unless finish is WEFT_FINISH_ERROR */
-    int32_t stop_token;        /* the end token, or -1 */
-    int stop_string;           /* which of `stop` was met, or -1 */
+    int32_t stop_token;        /* the end token, or -1: a text of `stop` was met, or finish is not a stop */
     const int32_t *tokens; int n_tokens; /* generated, end token included */
     int n_prompt, n_cached, n_reasoning; /* tokens */
     double queue_ms, prompt_ms, predicted_ms; /* waiting; start to first token; first to last token */

@@ -103,7 +103,7 @@ struct weft_engine {
 
     struct weft_request **running; int n_running; /* [o.parallel] */
     struct schedule_limits limits;
-    struct schedule_item *items; unsigned turn;   /* [o.parallel] */
+    struct schedule_item *items; struct schedule_turn turn; /* [o.parallel] */
     struct part *parts; int n_parts;              /* [max_groups] */
     struct group *groups; int *keeps;             /* [max_groups] */
     struct batch batch;

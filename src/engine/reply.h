@@ -17,12 +17,11 @@ void reply_free(struct reply *r);
 
 /* Called for every piece. `event` has kind and text or tool call set. Not 0: stop, cancelled. */
 typedef int reply_fn(void *arg, struct weft_event *event);
-enum { REPLY_GOES_ON, REPLY_STOPPED, REPLY_CANCELLED };
-/* `is_end`: an end token, which is no part of the text. REPLY_STOPPED: a stop text was met. */
-int reply_add(struct reply *r, int32_t token, int is_end, reply_fn *fn, void *arg);
+enum { REPLY_GOES_ON, REPLY_STOPPED, REPLY_CANCELLED, REPLY_FAILED };
+/* `is_end`: an end token, which is no part of the text. REPLY_STOPPED: a stop text was met. REPLY_FAILED: e says why. */
+int reply_add(struct reply *r, int32_t token, int is_end, reply_fn *fn, void *arg, struct weft_error *e);
 /* Behind the last token: `by_length` gives out what was held back. */
-int reply_end(struct reply *r, int by_length, reply_fn *fn, void *arg);
+int reply_end(struct reply *r, int by_length, reply_fn *fn, void *arg, struct weft_error *e);
 int reply_in_reasoning(const struct reply *r);
 int reply_tool_calls(const struct reply *r); /* how many were sent */
-int reply_stop_string(const struct reply *r); /* which was met, -1: none */
 #endif

@@ -43,8 +43,8 @@ static void take_token(struct weft_request *r, int32_t token, const struct sampl
         request_send(r, &event);
     }
     int end = is_end(r, token) && !r->o.ignore_eos;
-    int said = reply_add(r->reply, token, end, send_piece, r);
-    if (said == REPLY_CANCELLED) return;
+    int said = reply_add(r->reply, token, end, send_piece, r, &r->failure);
+    if (said == REPLY_CANCELLED || said == REPLY_FAILED) return;
     if (end || said == REPLY_STOPPED) {
         r->result.finish = WEFT_FINISH_STOP;
         r->result.stop_token = end ? token : -1;
@@ -110,8 +110,8 @@ void request_finish(struct weft_request *r, int code, const struct weft_error *e
         }
     }
     if (r->result.finish != WEFT_FINISH_ERROR) {
-        reply_end(r->reply, r->result.finish == WEFT_FINISH_LENGTH, send_piece, r);
-        r->result.stop_string = reply_stop_string(r->reply);
+        struct weft_error ignored;
+        reply_end(r->reply, r->result.finish == WEFT_FINISH_LENGTH, send_piece, r, &ignored);
         if (r->result.finish == WEFT_FINISH_STOP && reply_tool_calls(r->reply)) r->result.finish = WEFT_FINISH_TOOL_CALLS;
     }
     draft_finish(r);

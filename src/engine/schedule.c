@@ -14,17 +14,19 @@ int schedule_chunk(const struct schedule_limits *limits, int context) {
 /* What is left of a step. */
 struct room { int rows, groups, logits, prompt_rows; };
 
-/* Prompt rows in equal parts: as long as somebody wants less than an equal part, he gets all he wants and the parts grow. */
-static void share_prompts(struct schedule_item *items, int n, const struct schedule_limits *limits, struct room *room,
-                          unsigned first) {
+/* Prompt rows in equal parts: as long as somebody wants less than an equal part, he gets all he wants and the parts grow.
+ * Returns where the next step's turn begins. */
+static unsigned share_prompts(struct schedule_item *items, int n, const struct schedule_limits *limits, struct room *room,
+                              unsigned first) {
     int n_open = 0;
     for (int i = 0; i < n; i++) n_open += items[i].pending > 1;
     n_open = smaller(n_open, smaller(room->groups, smaller(room->logits, room->prompt_rows)));
     /* the first n_open in turn take part; a part is at least a row */
     int left = n_open;
+    unsigned next = first + 1;
     for (int k = 0; k < n && left; k++) {
         struct schedule_item *it = &items[(first + (unsigned)k) % (unsigned)n];
-        if (it->pending > 1) it->n_rows = -1, left--;
+        if (it->pending > 1) it->n_rows = -1, left--, next = first + (unsigned)k + 1;
     }
     int n_left = n_open;
     for (int changed = 1; changed && n_left;) {
@@ -44,39 +46,49 @@ static void share_prompts(struct schedule_item *items, int n, const struct sched
         it->n_rows = room->prompt_rows / n_left;
         room->prompt_rows -= it->n_rows, n_left--;
     }
+    return next;
 }
 
-int schedule_plan(struct schedule_item *items, int n, const struct schedule_limits *limits, unsigned *turn) {
-    struct room room = {limits->max_rows, limits->max_groups, limits->max_logits, 0};
-    if (n == 0) return 0;
-    unsigned first = *turn % (unsigned)n, next = first;
-    int full = 0, n_prompts = 0;
-    for (int i = 0; i < n; i++) items[i].n_rows = items[i].n_drafts = 0, n_prompts += items[i].pending > 1;
-    /* decoding ones; with prompts waiting they leave them a row and a group */
-    int reserve = n_prompts > 0;
+/* A row each for those that decode, as far as the room goes. Returns where the next step's turn begins. */
+static unsigned place_decoding(struct schedule_item *items, int n, struct room *room, int spare, unsigned first) {
+    unsigned next = first + 1;
+    int full = 0;
     for (int k = 0; k < n; k++) {
         struct schedule_item *it = &items[(first + (unsigned)k) % (unsigned)n];
         if (it->pending != 1) continue;
-        if (room.rows <= reserve || room.groups <= reserve || room.logits <= reserve) {
+        if (room->rows <= spare || room->groups <= spare || room->logits <= spare) {
             if (!full) next = first + (unsigned)k, full = 1;
             continue;
         }
-        it->n_rows = 1, room.rows--, room.groups--, room.logits--;
+        it->n_rows = 1, room->rows--, room->groups--, room->logits--;
     }
-    room.prompt_rows = smaller(room.rows, limits->prefill_chunk);
-    int before = room.prompt_rows;
-    if (n_prompts) share_prompts(items, n, limits, &room, first);
-    room.rows -= before - room.prompt_rows;
-    for (int i = 0; i < n; i++)
-        if (items[i].pending > 1 && items[i].n_rows == items[i].pending) room.logits--;
-    /* drafts: a row each in turn, so that a short step is shared */
+    return next;
+}
+
+/* A row in turn for each, so that a short step is shared. */
+static void place_drafts(struct schedule_item *items, int n, struct room *room) {
     for (int depth = 1, given = 1; given; depth++) {
         given = 0;
-        for (int i = 0; i < n && room.rows > 0 && room.logits > 0; i++)
-            if (items[i].pending == 1 && items[i].n_rows == 1 && items[i].drafts >= depth)
-                items[i].n_drafts++, room.rows--, room.logits--, given = 1;
+        for (int i = 0; i < n && room->rows > 0 && room->logits > 0; i++)
+            if (items[i].n_rows == 1 && items[i].pending == 1 && items[i].drafts >= depth)
+                items[i].n_drafts++, room->rows--, room->logits--, given = 1;
     }
-    *turn = full ? next : first + 1;
+}
+
+int schedule_plan(struct schedule_item *items, int n, const struct schedule_limits *limits, struct schedule_turn *turn) {
+    struct room room = {limits->max_rows, limits->max_groups, limits->max_logits, 0};
+    if (n == 0) return 0;
+    int n_prompts = 0;
+    for (int i = 0; i < n; i++) items[i].n_rows = items[i].n_drafts = 0, n_prompts += items[i].pending > 1;
+    /* with prompts waiting the decoding ones leave them a row and a group */
+    turn->decoding = place_decoding(items, n, &room, n_prompts > 0, turn->decoding % (unsigned)n);
+    room.prompt_rows = smaller(room.rows, limits->prefill_chunk);
+    room.rows -= room.prompt_rows;
+    if (n_prompts) turn->prompts = share_prompts(items, n, limits, &room, turn->prompts % (unsigned)n);
+    room.rows += room.prompt_rows;
+    for (int i = 0; i < n; i++)
+        if (items[i].pending > 1 && items[i].n_rows == items[i].pending) room.logits--;
+    place_drafts(items, n, &room);
     int rows = 0;
     for (int i = 0; i < n; i++) rows += items[i].n_rows + items[i].n_drafts;
     return rows;

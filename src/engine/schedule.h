@@ -20,8 +20,9 @@ struct schedule_item {
     int drafts;                 /* drafts wanted behind them when pending == 1 */
     int n_rows, n_drafts;       /* out: pending rows and drafts of this step; 0 rows: not this time */
 };
-/* `turn` starts at 0 and is kept between calls. Returns rows in all. */
-int schedule_plan(struct schedule_item *items, int n, const struct schedule_limits *limits, unsigned *turn);
+struct schedule_turn { unsigned decoding, prompts; }; /* who comes first; starts at 0, kept between calls */
+/* Returns rows in all. */
+int schedule_plan(struct schedule_item *items, int n, const struct schedule_limits *limits, struct schedule_turn *turn);
 /* Most rows of a chunk that starts after `context` rows. */
 int schedule_chunk(const struct schedule_limits *limits, int context);
 #endif

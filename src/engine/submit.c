@@ -146,7 +146,7 @@ int request_new(struct weft_request **out, struct weft_engine *x, const struct w
     struct weft_request *r = mem_new(1, sizeof *r);
     if (!r) return error_memory(e, "the request");
     r->engine = x, r->o = *o;
-    r->result.stop_token = r->result.stop_string = -1;
+    r->result.stop_token = -1;
     arena_init(&r->arena);
     int code = fill(r, o, e);
     if (code) request_free(r);
