@@ -63,7 +63,6 @@ static void how_a_prompt_is_cut_never_shows(void **state) {
         assert_in_range(k[i].n_progress, k[i].result.n_prompt / chunks[i], k[i].result.n_prompt / 16 + 2);
         weft_engine_close(x);
     }
-    assert_non_null(strstr(k[0].text, "B4X9"));
 }
 
 static void a_prompt_from_the_cache_gives_the_bits_of_a_cold_one(void **state) {

@@ -5,7 +5,7 @@
 #include "engine/inside.h"
 
 enum {
-    WORTH_WAITING_ROWS = 128, /* a prefix that another request is just computing is waited for from this length on */
+    WORTH_WAITING_ROWS = 16,  /* a prefix that another request is just computing is waited for from this length on */
     MOST_COMING = 64,         /* requests that may wait so and let others by: the look at them costs time in every step */
 };
 
