@@ -96,6 +96,9 @@ enum jinja_fault {
 };
 
 struct jinja_limits { int64_t steps; size_t bytes; int depth; };
+/* For a prompt. Twenty million steps are half a second of one core; the bundled template needs under one million for four
+ * thousand messages, one that walks over all messages for every message about ten million for fifteen hundred. */
+#define JINJA_PROMPT_LIMITS {.steps = 20000000, .bytes = 256 << 20, .depth = 800}
 
 /* Text being written: by the template, or inside a macro or block that is caught. */
 struct out { char *bytes; size_t n, room; };

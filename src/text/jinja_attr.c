@@ -164,13 +164,13 @@ struct value value_slice(struct render *r, struct value v, struct value start, s
         return (struct value){.kind = VALUE_RANGE, .as.range = g};
     }
     if (v.kind == VALUE_LIST || v.kind == VALUE_TUPLE) {
-        struct value *at = v.as.list->at + from;
+        struct value *at = count ? v.as.list->at + from : NULL; /* an empty list has no place to count from */
         if (by != 1) {
             at = jinja_room(r, (size_t)count, sizeof *at);
             jinja_step(r, count / 4);
             for (int64_t i = 0; i < count; i++) at[i] = v.as.list->at[from + i * by];
         }
-        return (v.kind == VALUE_LIST ? value_list : value_tuple)(r, count ? at : NULL, (size_t)count);
+        return (v.kind == VALUE_LIST ? value_list : value_tuple)(r, at, (size_t)count);
     }
     const struct text *t = v.as.text;
     jinja_step(r, n / 64);

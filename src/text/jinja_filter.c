@@ -210,13 +210,14 @@ FILTER(f_indent) {
 
 FILTER(f_truncate) {
     UNUSED;
-    struct value text = value_to_text(r, self), end = a[2].kind == VALUE_MISSING ? value_text(r, "...") : value_to_text(r, a[2]);
-    int64_t length = a[0].kind == VALUE_MISSING ? 255 : value_index(r, a[0]),
-            leeway = a[3].kind == VALUE_MISSING || a[3].kind == VALUE_NONE ? 5 : value_index(r, a[3]);
+    struct value end = a[2].kind == VALUE_MISSING ? value_text(r, "...") : value_to_text(r, a[2]);
+    int64_t length = a[0].kind == VALUE_MISSING ? 255 : value_index(r, a[0]), leeway = 5, n = value_length(r, self);
+    if (a[3].kind != VALUE_MISSING && a[3].kind != VALUE_NONE) leeway = value_index(r, a[3]);
     if (length < end.as.text->n_chars || leeway < 0)
         jinja_fail(r, FAULT_VALUE, "truncate wants a length of at least that of its end");
-    if (text.as.text->n_chars <= length || text.as.text->n_chars - length <= leeway) return text;
-    struct value head = value_slice(r, text, NONE, value_int(length - end.as.text->n_chars), NONE);
+    if (n <= length || n - length <= leeway) return self;
+    if (!value_is_text(self)) jinja_fail(r, FAULT_TYPE, "truncate wants text, not %s", value_type(self));
+    struct value head = value_slice(r, self, NONE, value_int(length - end.as.text->n_chars), NONE);
     if (!filter_flag(r, a[1], 0)) {
         struct value args[2] = {value_text(r, " "), value_int(1)};
         head = as_text(r, head, "rsplit", args, 2).as.list->at[0];

@@ -183,7 +183,9 @@ struct value format_percent(struct render *r, struct value format, struct value 
         if (spec.type == '%') { out_add_char(r, &o, '%'); continue; }
         put_percent(r, &o, v.kind == VALUE_MISSING ? next_arg(r, &p) : v, &spec);
     }
-    int all = p.list ? p.at >= p.list->n : p.at > 0 || args.kind == VALUE_DICT || args.kind == VALUE_LIST;
+    /* What can be subscripted passes for a mapping, none of whose names need be used. */
+    int mapping = args.kind == VALUE_UNDEFINED || (args.kind >= VALUE_BYTES && args.kind <= VALUE_RANGE && !p.list);
+    int all = p.list ? p.at >= p.list->n : p.at > 0 || mapping;
     if (!all && !p.used_mapping) jinja_fail(r, FAULT_TYPE, "not all arguments converted during string formatting");
     struct value out = out_take(r, &o);
     return format.as.text->markup ? value_markup(r, out) : out;

@@ -163,7 +163,7 @@ static struct node *parse_primary(struct parser *p, int with_namespace) {
     parse_unexpected(p, "an expression");
 }
 
-/* One of the things between "[" and "]" of a subscript: an expression, or a slice. */
+/* One of the things between "[" and "]" of a subscript: an expression, or a slice, which has no left side yet. */
 static struct node *parse_subscript(struct parser *p) {
     struct node *first = NULL, *part[3] = {NULL, NULL, NULL};
     if (!token_is(p->at, ":")) {
@@ -189,9 +189,10 @@ static struct node *parse_item(struct parser *p, struct node *left) {
         key = next;
     }
     parse_expect(p, "]");
-    if (!key || (keys && key->kind == NODE_SLICE)) parse_fail(p, "expected subscript expression");
+    int bare = key && key->kind == NODE_SLICE && !key->left;
+    if (!key || (keys && bare)) parse_fail(p, "expected subscript expression");
     n->left = left;
-    if (!keys && key->kind == NODE_SLICE) { /* the slice node itself becomes left[a:b:c] */
+    if (bare) { /* the slice node itself becomes left[a:b:c] */
         key->left = left;
         return key;
     }

@@ -52,6 +52,7 @@ static void render(const struct jinja *t, struct render *r, jinja_prepare *prepa
     struct out o = {0};
     r->template = t;
     prepare(r, arg, &context);
+    t = r->template; /* it may have taken another one */
     r->scope = r->root = scope_new(r, NULL);
     r->root->kept = 1;
     for (size_t i = 0; i < context.n; i++) {

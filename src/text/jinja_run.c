@@ -86,6 +86,11 @@ void out_fill(struct render *r, struct out *o, uint32_t c, int64_t count) {
     if ((uint64_t)count > r->left.bytes / n) jinja_fail_memory(r);
     out_reserve(r, o, (size_t)count * n);
     jinja_step(r, count / 16);
+    if (n == 1) {
+        memset(o->bytes + o->n, one[0], (size_t)count);
+        o->n += (size_t)count;
+        return;
+    }
     for (int64_t i = 0; i < count; i++) memcpy(o->bytes + o->n, one, n), o->n += n;
 }
 

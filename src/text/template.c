@@ -16,8 +16,7 @@ struct template {
     char *name, *family;
 };
 
-/* What a render may spend: ten million steps are a few tenths of a second and a hundred times a long conversation's need. */
-static const struct jinja_limits limits = {.steps = 10000000, .bytes = 256 << 20, .depth = 800};
+static const struct jinja_limits limits = JINJA_PROMPT_LIMITS;
 
 static int compile(struct jinja **out, const char *text, size_t n, const char *name, struct weft_error *e) {
     enum jinja_fault fault;
@@ -190,18 +189,15 @@ static int explain(const struct template *t, const struct render *r, char **rais
     return error_set(e, code, "%s, line %d: %s", t->name, r->line, r->message);
 }
 
-static int has_tools(const struct template_input *in) { return in->tools && json_array_size(in->tools) > 0; }
-
 static int attempt(const struct template *t, const struct template_input *in, int repairs, struct buf *out, char **raised,
                    struct weft_error *e) {
-    struct template_work w = {.in = in, .special = t->special, .repairs = repairs};
+    struct template_work w = {.in = in, .special = t->special, .with_tools = t->with_tools, .repairs = repairs};
     struct render r;
     struct value text;
     jinja_run_init(&r, &limits);
     set_time(&r, in);
-    const struct jinja *j = t->with_tools && has_tools(in) ? t->with_tools : t->plain;
     int code = 0;
-    if (jinja_render(j, &r, template_prepare, &w, &text)) code = explain(t, &r, raised, e);
+    if (jinja_render(t->plain, &r, template_prepare, &w, &text)) code = explain(t, &r, raised, e);
     if (!code) {
         size_t n = text.as.text->n;
         const char *s = text.as.text->bytes;

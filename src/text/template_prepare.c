@@ -217,6 +217,7 @@ void template_prepare(struct render *r, void *arg, struct dict *context) {
         tools = in->tools ? from_json(r, in->tools) : NONE;
         kwargs = in->kwargs ? from_json(r, in->kwargs) : NONE;
     }
+    if (w->with_tools && tools.kind == VALUE_LIST && tools.as.list->n) r->template = w->with_tools;
     struct dict names = {0};
     if (w->special) add_all(r, &names, from_json(r, w->special));
     add_all(r, &names, kwargs);

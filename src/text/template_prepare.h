@@ -15,6 +15,7 @@ enum {
 struct template_work {
     const struct template_input *in;
     const json_t *special; /* the model's special tokens */
+    const struct jinja *with_tools; /* the template to take where tools are given; NULL: the same */
     int repairs;
     /* out */
     int continued;         /* the prompt is to be cut at the mark */
