@@ -189,7 +189,7 @@ static void the_language_is_jinja(void **state) {
          0},
         {"{{ 'a,b'.split(',') | map('upper') | join('-') }}{{ 'x' is in s }}{{ s.upper().lower() == s|lower }}", "A-BFalseTrue",
          0},
-        {"{{ s[l[1:][0]] }}{{ d[s[4:5] ~ 'x'] }}{{ l[l[2:][0]:] }}|{{ d['xa'[1:]] }}", "e[2]|2", 0},
+        {"{{ s[l[1:][0]] }}{{ d[s[4:5] ~ 'x'] }}{{ l[l[2:][0]:] }}|{{ d['xa'[1:]] }}", "e[2]|1", 0},
         {"{{ missing }}{{ d.zz }}{{ l[9] }}|{{ nil }}", "|None", 0},
         {"{{ strftime_now('%Y-%m-%d %f%z') }}", "2026-11-29 000000", 0},
         {"{{ raise_exception('no: ' ~ n) }}", "no: 7", FAULT_RAISED},
