@@ -127,6 +127,8 @@ static void tool_marks_are_text_where_no_family_is_known(void **state) {
     (void)state;
     struct how how = {0};
     expect(&how, "a<tool_call>b</tool_call>c", "T:a<tool_call>b</tool_call>c");
+    how.family = "unheard of";
+    expect(&how, "a<tool_call>b</tool_call>c", "T:a<tool_call>b</tool_call>c");
 }
 
 static int n_lines;

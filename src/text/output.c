@@ -47,12 +47,14 @@ int output_new(struct output **out, const struct output_options *options, struct
     struct output *o = *out = mem_new(1, sizeof *o);
     if (!o) return error_memory(e, "the output");
     o->options = *options;
+    if (!toolcall_family_is_known(options->tool_family)) o->options.tool_family = NULL; /* better text than lost calls */
     buf_init(&o->held), buf_init(&o->call);
     if (options->prompt && !options->plain) {
         const char *open = last_of(options->prompt, options->n_prompt, "<think>");
         const char *close = last_of(options->prompt, options->n_prompt, "</think>");
         if (open && (!close || open > close)) o->state = STATE_REASONING;
     }
+    o->options.prompt = NULL; /* read, and not ours to keep */
     int code = take_stops(o, options, e);
     if (code) output_free(o), *out = NULL;
     return code;

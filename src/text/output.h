@@ -22,7 +22,7 @@ typedef int output_event(void *arg, enum output_kind kind, const char *bytes, si
 struct output_options {
     const char *prompt;      /* tells whether the model is thinking when it begins; NULL: it is not */
     size_t n_prompt;
-    const char *tool_family; /* as of template_tool_family; NULL: tool calls stay text */
+    const char *tool_family; /* as of template_tool_family; NULL or unknown: tool calls stay text */
     const json_t *tools;     /* borrowed until output_free; may be NULL */
     int plain;               /* 1: no markers, only stop strings (text without a template) */
     const char *const *stops;
