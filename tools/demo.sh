@@ -1,7 +1,14 @@
 #!/usr/bin/env bash
-# One question to the bundled model.
+# Two questions to the bundled model: one answered at once, one thought through.
 set -eu
 weft=$1
-ask="What is the capital of France?"
-echo "weft generate models/tiny --prompt \"$ask\""
-"$weft" generate models/tiny --prompt "$ask" --temperature 0
+ask() {
+  printf '$ weft generate models/tiny'
+  printf ' %q' "$@"
+  printf '\n'
+  "$weft" generate models/tiny "$@"
+  printf '\n'
+}
+ask --prompt "Who are you?" --no-thinking --temperature 0
+ask --prompt "100+866=?" --thinking --temperature 0
+echo "More: $weft --help, and $weft chat models/tiny"

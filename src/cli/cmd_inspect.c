@@ -231,9 +231,9 @@ static void print_json(struct survey *s, const char *plan, int tensors) {
                           8.0 * (double)s->bytes / (double)(s->parameters ? s->parameters : 1), "norms", "text", n.text,
                           "mtp_layers", n.mtp_layers, "mtp_embedding", n.mtp_embedding, "mtp_hidden", n.mtp_hidden, "mtp_final",
                           n.mtp_final, "skipped_tensors", json_tensors(c, 1), "skipped_files", files);
-    json_object_set_new(o, "memory", json_pack("{s:i,s:I,s:I,s:I,s:I,s:I,s:s,s:f,s:f,s:f}", "context", s->context, "packed_bytes",
+    json_object_set_new(o, "memory", json_pack("{s:i,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:f,s:f,s:f}", "context", s->context, "packed_bytes",
                         (json_int_t)s->sizes.packed, "mapped_bytes", (json_int_t)s->sizes.mapped, "workspace_bytes",
-                        (json_int_t)s->sizes.workspace, "state_bytes", (json_int_t)s->cache.state, "snapshot_bytes",
+                        (json_int_t)s->sizes.workspace, "state_bytes", (json_int_t)s->cache.state, "tables_bytes", (json_int_t)s->cache.fixed, "snapshot_bytes",
                         (json_int_t)s->cache.snapshot, "kv", s->kv_name, "kv_bytes_per_token", (double)s->cache.page / KV_ROWS,
                         "kv_bytes", kv_bytes(s, s->context), "total_bytes", total_bytes(s)));
     if (tensors) json_object_set_new(o, "tensors", json_tensors(c, 0));
