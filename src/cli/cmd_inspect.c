@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "cli/cli.h"
 #include "cli/run.h"
@@ -23,7 +24,7 @@ struct survey {
     int64_t parameters; uint64_t bytes;   /* of matrices */
     struct cache_bytes cache;
     struct model_bytes sizes;
-    int context, kv_start;
+    int context, has_config;
     char kv_name[64];
 };
 
@@ -42,10 +43,23 @@ static int count_weight(void *arg, const struct weight *w, const struct linear *
     return 0;
 }
 
+/* As --kv-config names it: "on" is the model's own file. */
+static int read_kv_config(struct survey *s, struct kv_scheme *schemes, const struct cache_shape *shape, struct weft_error *e) {
+    const struct config *c = model_config(s->model);
+    uint8_t is_attention[CONFIG_LAYERS];
+    for (int i = 0; i < c->n_layers; i++) is_attention[i] = c->layer_kinds[i] == LAYER_FULL;
+    char *own = strcmp(s->o->kv_config, "on") ? NULL : file_join(model_checkpoint(s->model)->folder, "kv_config.json");
+    int code = cache_read_kv_config(schemes, shape, is_attention, c->n_layers, own ? own : s->o->kv_config, e);
+    mem_free(own);
+    snprintf(s->kv_name, sizeof s->kv_name, "as kv_config says");
+    return code;
+}
+
 static int measure_cache(struct survey *s, struct weft_error *e) {
     struct cache_shape shape;
     model_cache_shape(s->model, &shape);
     struct kv_scheme scheme, *all = NULL;
+    s->has_config = s->o->kv_config && strcmp(s->o->kv_config, "off");
     const char *kv = s->o->kv_bits ? s->o->kv_bits : shape.f32_rows ? "f32" : "16";
     int code = kv_scheme_parse(&scheme, kv, s->o->kv_group ? s->o->kv_group : 64, e);
     if (!code) code = kv_scheme_check(&scheme, shape.head_dim, e);
@@ -53,16 +67,17 @@ static int measure_cache(struct survey *s, struct weft_error *e) {
     kv_scheme_name(&scheme, s->kv_name, sizeof s->kv_name);
     if (!(all = mem_new((size_t)shape.n_attention + 1, sizeof *all))) return error_memory(e, "KV schemes");
     for (int i = 0; i < shape.n_attention; i++) all[i] = scheme;
-    struct cache_options c = {.backend = model_backend(s->model), .schemes = s->o->kv_bits ? all : NULL, .kv_start = s->o->kv_start,
-                              .max_undo_rows = WEFT_DRAFT_MAX + 1};
-    cache_sizes(&shape, &c, &s->cache);
+    if (s->has_config) code = read_kv_config(s, all, &shape, e);
+    struct cache_options c = {.backend = model_backend(s->model), .schemes = s->o->kv_bits || s->has_config ? all : NULL,
+                              .kv_start = s->o->kv_start, .max_undo_rows = WEFT_DRAFT_MAX + 1};
+    if (!code) cache_sizes(&shape, &c, &s->cache);
     mem_free(all);
-    return 0;
+    return code;
 }
 
 /* Bytes of attention rows in pages for n rows of one sequence. */
 static double kv_bytes(const struct survey *s, int n) {
-    int low = s->o->kv_bits ? s->o->kv_start : 0;
+    int low = s->o->kv_bits || s->has_config ? s->o->kv_start : 0;
     low = low < n ? low : n;
     int low_pages = (low + KV_ROWS - 1) / KV_ROWS, all = (n + KV_ROWS - 1) / KV_ROWS, shared = low / KV_ROWS;
     return (double)s->cache.low_page * low_pages + (double)s->cache.page * (all - shared);
@@ -329,12 +344,19 @@ static int run(int argc, char **argv, struct weft_error *e) {
         {"verify", 0, ARG_FLAG, &o.verify, "", "look at every value: those used in place are not checked when\na model is opened", 0, 0},
         {"json", 0, ARG_FLAG, &o.json, "", "one JSON object", 0, 0},
     };
-    struct arg model_args[RUN_MODEL_ARGS], engine_args[RUN_ENGINE_ARGS];
+    const struct arg kv[] = {
+        {"kv-bits", 0, ARG_TEXT, &r.kv_bits, "FORM", "attention rows: 16 (bf16), 8, 6, 5, 4, 3, 2, turbo:kXvY", 0, 0},
+        {"kv-group-size", 0, ARG_COUNT, &r.kv_group, "N", "values to a scale: 32, 64 or 128 (64)", 32, 128},
+        {"kv-start", 0, ARG_COUNT, &r.kv_start, "N", "rows before this one stay bf16", 0, 1 << 30},
+        {"kv-config", 0, ARG_TEXT, &r.kv_config, "FILE", "off, on (kv_config.json of the model), or a file", 0, 0},
+    };
+    struct arg model_args[RUN_MODEL_ARGS];
     struct args a = {
         .usage = "MODEL [--plan] [--tensors] [--verify] [--json]",
         .about = "Tells what a checkpoint holds and what running it takes: config, stored forms and bits a weight, memory at a\n"
                  "context length, how gains are stored, and what is skipped.",
-        .group = {{"Options", list, sizeof list / sizeof *list}, run_model_args(&r, model_args), run_engine_args(&r, engine_args)},
+        .group = {{"Options", list, sizeof list / sizeof *list}, run_model_args(&r, model_args),
+                  {"Attention rows", kv, sizeof kv / sizeof *kv}},
         .n_groups = 3, .min_positional = 1, .max_positional = 1};
     int code = args_parse(&a, argc, argv, e);
     if (code) return code < 0 ? code : 0;
