@@ -10,11 +10,11 @@
 #endif
 
 /* One row a command, one file a row: cmd_NAME.c. */
-extern const struct command command_inspect, command_render, command_tokenize;
+extern const struct command command_generate, command_chat, command_tokenize, command_render, command_perplexity, command_inspect,
+    command_bench, command_logits, command_batch;
 const struct command *const commands[] = {
-    &command_inspect,
-    &command_render,
-    &command_tokenize,
+    &command_generate, &command_chat,  &command_tokenize, &command_render, &command_perplexity,
+    &command_inspect,  &command_bench, &command_logits,   &command_batch,
     NULL,
 };
 
