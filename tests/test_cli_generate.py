@@ -151,7 +151,7 @@ def prompts_that_cannot_be_run_are_refused_with_a_sentence():
     bad("generate", TINY, "--messages", write("empty.json", "[]"))
     bad("generate", TINY, "--prompt", "a", "--tools", write("t.json", "{}"), says="t.json")
     bad("generate", TINY, "--prompt", b"\xff\xfe".decode("latin1"), "--system", "x", "--max-tokens", "x", says="--max-tokens")
-    bad("generate", TINY, "--prompt", "a", "--memory", "20M", says="MiB")
+    bad("generate", TINY, "--prompt", "a", "--memory", "20M", says=["memory", "21.0 MB"])
     bad("generate", TINY, "--prompt", "a", "--kv-bits", "9", says="9")
     bad("generate", TINY, "--prompt", "a", "--lora", temp("nothing"), says="nothing")
     bad("generate", TINY, "--prompt", "a", "--draft", temp("nothing"), says="nothing")
