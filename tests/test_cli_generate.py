@@ -20,7 +20,7 @@ def a_question_is_answered_and_the_object_holds_what_it_promises():
     equal(sorted(o["timings"]), ["load_ms", "predicted_ms", "predicted_n", "prompt_ms", "prompt_n"])
     equal((o["timings"]["prompt_n"], o["timings"]["predicted_n"]), (len(WHO_PROMPT), len(WHO_TOKENS)))
     assert o["peak_bytes"] > 1 << 20 and o["cached_tokens"] == 0 and o["drafted"] == [] and o["accepted"] == [], o
-    equal(good("generate", TINY, "--prompt", "Who are you?", "--no-thinking", "--temperature", "0").decode(), WHO_TEXT)
+    equal(good("generate", TINY, "--prompt", "Who are you?", "--no-thinking", "--temperature", "0").decode(), WHO_TEXT + "\n")
 
 
 @test
@@ -44,7 +44,7 @@ def thinking_is_told_apart_from_the_answer_and_can_be_cut_short():
     assert o["reasoning"].startswith("0 + 6 + 0 = 6, write 6, carry 0\n"), o
     short = good_json("generate", TINY, "--prompt", "100+866=?", "--thinking", "--temperature", "0", "--json", "--thinking-budget", "5")
     assert len(short["reasoning"]) < len(o["reasoning"]) and "</think>" not in short["text"], short
-    assert good("generate", TINY, "--prompt", "100+866=?", "--thinking", "--temperature", "0").decode() == "966"
+    assert good("generate", TINY, "--prompt", "100+866=?", "--thinking", "--temperature", "0").decode() == "966\n"
 
 
 @test

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 from help_cli import *
 
-N = 150
+N = 80
 TOKENS = [(i * 7919 + 13) % 12000 for i in range(N)]
 
 
@@ -36,13 +36,12 @@ def the_file_holds_logits_taps_and_the_head_with_their_shapes():
 
 @test
 def however_a_prompt_is_cut_and_with_any_number_of_threads_the_bits_are_the_same():
-    for isa in isas():
-        for precision in ("default", "high"):
-            common = ["--tokens", ids(TOKENS), "--isa", isa, "--precision", precision, "--taps", "7", "--mtp"]
-            whole = logits(*common, "--threads", "1")
-            for more in (["--threads", "2"], ["--threads", "3", "--chunks", "1"], ["--threads", "2", "--chunks", "63,1,64"],
-                         ["--threads", "1", "--chunks", "7,65"]):
-                equal(logits(*common, *more) == whole, True, f"{isa} {precision} {more}:")
+    found = isas()
+    for isa, precision in [(i, "default") for i in found] + [(found[-1], "high")]:
+        common = ["--tokens", ids(TOKENS), "--isa", isa, "--precision", precision, "--taps", "7", "--mtp"]
+        whole = logits(*common, "--threads", "1")
+        for more in (["--threads", "3", "--chunks", "1"], ["--threads", "2", "--chunks", "63,1,7"]):
+            equal(logits(*common, *more) == whole, True, f"{isa} {precision} {more}:")
 
 
 @test

@@ -19,7 +19,7 @@ def the_c_program_in_readme_is_the_example():
 def the_use_of_the_command_line_in_readme_prints_what_it_says():
     line, answer = re.search(r"    \$ build/weft (.*)\n    (.*)\n", README).groups()
     p = subprocess.run([WEFT, *shlex.split(line)], capture_output=True, cwd=ROOT)
-    equal((p.returncode, p.stdout.decode()), (0, answer))
+    equal((p.returncode, p.stdout.decode()), (0, answer + "\n"))
 
 
 @test

@@ -7,7 +7,6 @@ ask() {
   printf ' %q' "$@"
   printf '\n'
   "$weft" generate models/tiny "$@"
-  printf '\n'
 }
 ask --prompt "Who are you?" --no-thinking --temperature 0
 ask --prompt "100+866=?" --thinking --temperature 0

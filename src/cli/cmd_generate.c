@@ -23,6 +23,7 @@ struct printer {
     const struct options *o;
     json_t *logprobs;  /* with --logprobs and --json */
     int dimmed, any;   /* on a terminal reasoning is dimmed; elsewhere it is left out */
+    int ends_line;     /* what was printed last was a newline */
     int lost;
 };
 
@@ -58,14 +59,17 @@ static int on_event(void *arg, const struct weft_event *v) {
     if (v->kind == WEFT_EVENT_TOKEN) show_token(p, v);
     if (p->o->json || p->o->logprobs >= 0) return 0;
     if (v->kind == WEFT_EVENT_REASONING && isatty(1)) dim(p, 1), out_bytes(v->text, v->n_bytes);
-    if (v->kind == WEFT_EVENT_TEXT) dim(p, 0), out_bytes(v->text, v->n_bytes), p->any = 1;
+    if (v->kind == WEFT_EVENT_TEXT && v->n_bytes) {
+        dim(p, 0), out_bytes(v->text, v->n_bytes);
+        p->any = 1, p->ends_line = v->text[v->n_bytes - 1] == '\n';
+    }
     if (v->kind == WEFT_EVENT_TOOL_CALL) {
         dim(p, 0);
         json_t *name = json_string(v->name ? v->name : "");
         char *text = json_dumps(name, JSON_ENCODE_ANY);
-        out_printf("%s{\"name\": %s, \"arguments\": %s}", p->any ? "\n" : "", text ? text : "\"\"", v->arguments ? v->arguments : "{}");
+        out_printf("%s{\"name\": %s, \"arguments\": %s}", p->any && !p->ends_line ? "\n" : "", text ? text : "\"\"", v->arguments ? v->arguments : "{}");
         free(text), json_decref(name);
-        p->any = 1;
+        p->any = 1, p->ends_line = 0;
     }
     struct weft_error e;
     p->lost = out_check(&e) < 0;
@@ -225,7 +229,7 @@ static int generate(struct run *r, const struct options *o, struct run_sampling 
         if (a.result.finish == WEFT_FINISH_ERROR && !printer.lost)
             code = error_set(e, a.result.error.code, "%s", a.result.error.message);
         else if (o->json) code = print_json(r, &a, &printer, e);
-        else if (printer.any && isatty(1)) out_text("\n");
+        else if (printer.any && !printer.ends_line) out_text("\n");
         weft_answer_drop(&a);
     }
     if (printer.lost) code = 0; /* main tells of it, once */
