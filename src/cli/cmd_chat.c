@@ -22,7 +22,7 @@ struct chat {
     struct run_sampling *sampling;
     json_t *messages;
     char *tools;
-    int thinking, on_terminal, dimmed, at_line_start;
+    int thinking, on_terminal, dimmed, at_line_start, any;
 };
 
 /* ---- the answer ---- */
@@ -34,15 +34,27 @@ static void dim(struct chat *c, int on) {
     if (!on && !c->at_line_start) out_text("\n\n");
 }
 
+/* The empty lines that templates put before an answer are left out. */
+static void show_text(struct chat *c, const char *text, size_t n) {
+    for (; n && *text == '\n' && !c->any; n--) text++;
+    dim(c, 0);
+    if (!n) return;
+    out_bytes(text, n);
+    c->any = 1, c->at_line_start = text[n - 1] == '\n';
+}
+
 static int on_event(void *arg, const struct weft_event *v) {
     struct chat *c = arg;
     struct weft_error e;
     if (v->kind == WEFT_EVENT_PROGRESS) progress_show(NULL, "reading", v->total ? (double)v->done / v->total : -1);
     else progress_end();
     if (v->kind == WEFT_EVENT_REASONING && c->on_terminal) dim(c, 1), out_bytes(v->text, v->n_bytes);
-    if (v->kind == WEFT_EVENT_TEXT) dim(c, 0), out_bytes(v->text, v->n_bytes);
-    if (v->kind == WEFT_EVENT_TOOL_CALL) dim(c, 0), out_printf("[%s %s]", v->name ? v->name : "", v->arguments ? v->arguments : "");
-    if ((v->kind == WEFT_EVENT_TEXT || v->kind == WEFT_EVENT_REASONING) && v->n_bytes) c->at_line_start = v->text[v->n_bytes - 1] == '\n';
+    if (v->kind == WEFT_EVENT_TEXT) show_text(c, v->text, v->n_bytes);
+    if (v->kind == WEFT_EVENT_TOOL_CALL) {
+        dim(c, 0), out_printf("[%s %s]", v->name ? v->name : "", v->arguments ? v->arguments : "");
+        c->at_line_start = 0;
+    }
+    if (v->kind == WEFT_EVENT_REASONING && v->n_bytes && c->on_terminal) c->at_line_start = v->text[v->n_bytes - 1] == '\n';
     return out_check(&e) < 0 || interrupted;
 }
 
@@ -69,7 +81,7 @@ static int answer(struct chat *c, struct weft_error *e) {
     q.adapters = c->r->uses, q.n_adapters = c->r->n_uses;
     q.session_save = c->o->session_save;
     q.on_event = on_event, q.arg = c;
-    c->at_line_start = 1, interrupted = 0;
+    c->at_line_start = 1, c->any = 0, interrupted = 0;
     int code = messages ? run_sampling_apply(c->sampling, &q.sampling, e) : error_memory(e, "the conversation");
     if (!code) code = weft_generate(&a, c->r->engine, &q, e);
     free(messages);

@@ -49,6 +49,15 @@ static void show_token(struct printer *p, const struct weft_event *v) {
     }
 }
 
+/* Templates put empty lines between thinking and answer: they are part of the text, but nothing to look at. */
+static void show_text(struct printer *p, const char *text, size_t n) {
+    for (; n && *text == '\n' && !p->any && !p->o->raw; n--) text++;
+    dim(p, 0);
+    if (!n) return;
+    out_bytes(text, n);
+    p->any = 1, p->ends_line = text[n - 1] == '\n';
+}
+
 static int on_event(void *arg, const struct weft_event *v) {
     struct printer *p = arg;
     if (v->kind == WEFT_EVENT_PROGRESS) {
@@ -59,10 +68,7 @@ static int on_event(void *arg, const struct weft_event *v) {
     if (v->kind == WEFT_EVENT_TOKEN) show_token(p, v);
     if (p->o->json || p->o->logprobs >= 0) return 0;
     if (v->kind == WEFT_EVENT_REASONING && isatty(1)) dim(p, 1), out_bytes(v->text, v->n_bytes);
-    if (v->kind == WEFT_EVENT_TEXT && v->n_bytes) {
-        dim(p, 0), out_bytes(v->text, v->n_bytes);
-        p->any = 1, p->ends_line = v->text[v->n_bytes - 1] == '\n';
-    }
+    if (v->kind == WEFT_EVENT_TEXT && v->n_bytes) show_text(p, v->text, v->n_bytes);
     if (v->kind == WEFT_EVENT_TOOL_CALL) {
         dim(p, 0);
         json_t *name = json_string(v->name ? v->name : "");
