@@ -20,10 +20,15 @@ static void attention_prepare(struct attention_work *w, const struct kv_format *
         }
 }
 
+/* Blocks of 4 bits that the products take as they are stored. */
+static int reads_nibbles(const struct attention_block *b, int is_v) {
+    return HAS_NIBBLES && b->shape.bits == 4 && !(is_v && b->format->kind == KV_TURBO);
+}
+
 /* Codes of a block as one byte each (in place when they are stored so), [quads][lanes][4]. */
 static const uint8_t *expand_codes(struct attention_work *w, const struct attention_block *b, int is_v, int n_rows) {
     struct kv_planes p = kv_planes_of(b->shape);
-    if (b->shape.bits == 8) return b->data;
+    if (b->shape.bits == 8 || reads_nibbles(b, is_v)) return b->data;
     int d = b->shape.dim, lanes = is_v ? d : KV_ROWS, quads = is_v ? (n_rows + 3) / 4 : d / 4;
     for (int i = 0; i < p.n; i++) {
         int per = 8 / p.bits[i];
@@ -42,20 +47,14 @@ static const uint8_t *expand_codes(struct attention_work *w, const struct attent
     return w->codes;
 }
 
-static inline vf load_f16(const uint16_t *p) {
-    vf v;
-    for (int i = 0; i < V; i++) v[i] = float_from_f16(p[i]);
-    return v;
-}
-
 /* Scales and biases [groups][64] such that element = code * scale + bias. */
 static void expand_scales(struct attention_work *w, const struct attention_block *b) {
     int groups = b->shape.dim / group_of(b->format, b->shape);
     const uint16_t *scale = (const uint16_t *)(b->data + kv_planes_of(b->shape).bytes), *other = scale + groups * KV_ROWS;
     vf raised = vf_set(b->shape.bits == 8 ? 127.0f : 0.0f); /* signed keys are stored from 0 */
     for (int i = 0; i < groups * KV_ROWS; i += V) {
-        vf s = b->format->kind == KV_AFFINE ? vf_from_bf16(scale + i) : load_f16(scale + i);
-        vf t = b->format->kind == KV_AFFINE ? vf_from_bf16(other + i) : (load_f16(other + i) - raised) * s;
+        vf s = b->format->kind == KV_AFFINE ? vf_from_bf16(scale + i) : vf_load_f16(scale + i);
+        vf t = b->format->kind == KV_AFFINE ? vf_from_bf16(other + i) : (vf_load_f16(other + i) - raised) * s;
         vf_store(w->scale + i, s);
         vf_store(w->bias + i, t);
     }
@@ -63,14 +62,16 @@ static void expand_scales(struct attention_work *w, const struct attention_block
 
 /* Group by group: score += dot * scale + bias * sum of q. */
 static void code_scores(struct attention_work *w, const struct attention_block *k, int q0, float *scores) {
-    int group = w->q_group, n = w->dim / group, n_q = w->n_q - q0, quads = w->dim / 4;
+    int group = w->q_group, n = w->dim / group, n_q = w->n_q - q0, quads = w->dim / 4, per = reads_nibbles(k, 0) ? 2 : 1;
     const uint8_t *codes = expand_codes(w, k, 0, KV_ROWS);
     expand_scales(w, k);
     for (int g = 0; g < n; g++) {
         int64_t word = ((int64_t)q0 * quads + g * group / 4) * CODES_WORDS;
-        mm_codes(&(struct mm){.n_q = n_q, .lanes = KV_ROWS, .steps = group / 4, .a = w->q_high + word, .a_low = w->q_low + word,
-                              .a_stride = quads, .b = codes + (int64_t)g * group * KV_ROWS, .b_stride = KV_ROWS, .c = w->dots,
-                              .c_stride = KV_ROWS, .ahead = codes == k->data ? k->ahead : 0});
+        struct mm m = {.n_q = n_q, .lanes = KV_ROWS, .steps = group / 4, .a = w->q_high + word, .a_low = w->q_low + word,
+                       .a_stride = quads, .b = codes + (int64_t)g * group * KV_ROWS / per, .b_stride = KV_ROWS, .c = w->dots,
+                       .c_stride = KV_ROWS, .ahead = codes == k->data ? k->ahead : 0};
+        if (per == 2) mm_nibbles(&m);
+        else mm_codes(&m);
         for (int q = 0; q < n_q; q++) {
             vf unit = vf_set(w->q_scale[(q0 + q) * n + g]), sum = vf_set(w->q_sum[(q0 + q) * n + g]);
             for (int i = 0; i < KV_ROWS; i += V) {
@@ -104,21 +105,28 @@ static inline vi lane_numbers(int first) {
     return v;
 }
 
-static void attention_softmax(float *scores, int n_rows, float *highest, float *sum) {
-    vf most = vf_set(-INFINITY), s[KV_ROWS / V];
+INLINE void softmax_row(float *scores, int n_rows, float *highest, float *sum) {
+    vf most = vf_set(-INFINITY), s[KV_ROWS / V], total = {0};
+#pragma GCC unroll 16
     for (int i = 0; i < KV_ROWS / V; i++) {
-        s[i] = vf_pick(lane_numbers(i * V) < n_rows, vf_load(scores + i * V), vf_set(-INFINITY));
+        s[i] = vf_load(scores + i * V);
+        if (n_rows < KV_ROWS) s[i] = vf_pick(lane_numbers(i * V) < n_rows, s[i], vf_set(-INFINITY));
         most = vf_max(most, s[i]);
     }
-    float top = *highest = vf_highest(most);
-    vf total = {0};
+    vf top = vf_set(*highest = vf_highest(most));
+#pragma GCC unroll 16
     for (int i = 0; i < KV_ROWS / V; i++) {
-        vf p = vf_exp(s[i] - vf_set(top));
-        if ((i + 1) * V > n_rows) p = vf_pick(lane_numbers(i * V) < n_rows, p, vf_set(0.0f));
+        vf p = vf_exp(s[i] - top);
+        if (n_rows < KV_ROWS) p = vf_pick(lane_numbers(i * V) < n_rows, p, vf_set(0.0f));
         vf_store(scores + i * V, p);
         total += p;
     }
     *sum = vf_sum(total);
+}
+
+static void attention_softmax(float *scores, int n_rows, float *highest, float *sum) {
+    if (n_rows < KV_ROWS) softmax_row(scores, n_rows, highest, sum);
+    else softmax_row(scores, KV_ROWS, highest, sum); /* without masks */
 }
 
 /* bf16 rows lie in pairs. A pair of which one row is outside [r0, r1) is taken from a copy in which that row is 0. */
@@ -165,9 +173,11 @@ static void code_values(struct attention_work *w, const struct attention_block *
             codes_operand(weights, KV_ROWS, w->p_high + (int64_t)q * 16 * CODES_WORDS, w->p_low + (int64_t)q * 16 * CODES_WORDS,
                           w->p_scale + q);
         }
-        mm_codes(&(struct mm){.n_q = n_q, .lanes = group, .steps = (r1 + 3) / 4, .a = w->p_high, .a_low = w->p_low,
-                              .a_stride = 16, .b = codes + (int64_t)g * group * 4, .b_stride = d, .c = o + g * group,
-                              .c_stride = d, .ahead = codes == v->data ? v->ahead : 0});
+        struct mm m = {.n_q = n_q, .lanes = group, .steps = (r1 + 3) / 4, .a = w->p_high, .a_low = w->p_low, .a_stride = 16,
+                       .b = codes + (int64_t)g * group * 4, .b_stride = d, .c = o + g * group, .c_stride = d,
+                       .ahead = codes == v->data ? v->ahead : 0};
+        if (reads_nibbles(v, 1)) mm_nibbles(&m);
+        else mm_codes(&m);
         for (int q = 0; q < n_q; q++)
             for (int i = 0; i < group; i += V) {
                 float *at = o + (int64_t)q * d + g * group + i;
@@ -176,17 +186,22 @@ static void code_values(struct attention_work *w, const struct attention_block *
     }
 }
 
-/* TurboQuant's rows [r0, r1) as floats, still rotated. */
-static void turbo_rows(struct attention_work *w, const struct attention_block *v, int r0, int r1) {
-    float centers[256];
-    int d = w->dim;
-    const uint8_t *codes = expand_codes(w, v, 1, r1);
+/* TurboQuant's rows below n_rows as floats, still rotated; whole quads of rows. */
+static void turbo_rows(struct attention_work *w, const struct attention_block *v, int n_rows) {
+    float centers[256] = {0};
+    int d = w->dim, n = 1 << v->shape.bits;
+    const uint8_t *codes = expand_codes(w, v, 1, n_rows);
     const uint16_t *scale = (const uint16_t *)(v->data + kv_planes_of(v->shape).bytes);
     kv_turbo_centers(v->shape.bits, centers);
-    for (int r = r0; r < r1; r++)
-        for (int i = 0; i < d; i++)
-            w->rows[(int64_t)r * d + i] = centers[codes[((int64_t)(r / 4) * d + i) * 4 + r % 4]] *
-                                          float_from_f16(scale[i / 32 * KV_ROWS + r]);
+    for (int i = 0; i < d / 32 * KV_ROWS; i += V) vf_store(w->scale + i, vf_load_f16(scale + i));
+    for (int r = 0; r < n_rows; r += 4)
+        for (int i = 0; i < d; i += V) {
+            vi x = vi_load(codes + ((int64_t)(r / 4) * d + i) * 4);
+            for (int j = 0; j < 4; j++) {
+                vf unit = vf_set(w->scale[i / 32 * KV_ROWS + r + j]);
+                vf_store(w->rows + (int64_t)(r + j) * d + i, vf_lookup(centers, n, (x >> (8 * j)) & (n - 1)) * unit);
+            }
+        }
 }
 
 static void attention_values(struct attention_work *w, const struct attention_block *v, int q0, int r0, int r1, const float *p,
@@ -198,7 +213,7 @@ static void attention_values(struct attention_work *w, const struct attention_bl
         code_values(w, v, q0, r0, r1, p, o);
     } else {
         const float *rows = v->format->kind == KV_F32 ? (const float *)v->data : w->rows;
-        if (v->format->kind == KV_TURBO) turbo_rows(w, v, r0, r1);
+        if (v->format->kind == KV_TURBO) turbo_rows(w, v, r1);
         mm_f32(&(struct mm){.n_q = w->n_q - q0, .lanes = d, .steps = r1 - r0, .a = p + r0, .a_stride = KV_ROWS,
                             .b = rows + (int64_t)r0 * d, .b_stride = d, .c = o, .c_stride = d,
                             .ahead = rows == w->rows ? 0 : v->ahead});

@@ -43,3 +43,5 @@ INLINE void kernel_codes(const struct mm *m, int q0, int lane0, int n_q, int n_v
         for (int v = 0; v < n_v; v++) vf_store(c + q * m->c_stride + v * V, acc[q][v]);
 }
 MM_DEFINE(mm_codes, kernel_codes)
+enum { HAS_NIBBLES = 0 }; /* blocks of 4 bits are unpacked first, once for all vectors */
+static void mm_nibbles(const struct mm *m) { mm_codes(m); }

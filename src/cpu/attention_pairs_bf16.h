@@ -3,7 +3,7 @@ enum { PAIR_BYTES = 4 };
 
 static void pairs_operand(const float *x, int n, void *out) {
     uint16_t *to = out;
-    for (int i = 0; i < n; i += V) vi_store_u16(to + i, vf_to_bf16(vf_load(x + i)));
+    for (int i = 0; i < n; i += V) _mm256_storeu_si256((__m256i *)(to + i), (__m256i)_mm512_cvtneps_pbh(vf_load(x + i)));
 }
 
 INLINE void kernel_pairs(const struct mm *m, int q0, int lane0, int n_q, int n_v) {

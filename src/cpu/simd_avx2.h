@@ -60,6 +60,11 @@ static inline void vi_store_i8(int8_t *p, vi v) {
     __m128i w = _mm_packs_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
     _mm_storel_epi64((__m128i *)p, _mm_packs_epi16(w, w));
 }
+static inline vf vf_load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+static inline vf vf_lookup(const float *table, int n, vi i) {
+    if (n <= 8) return _mm256_permutevar8x32_ps(vf_load(table), (__m256i)i);
+    return _mm256_i32gather_ps(table, (__m256i)i, 4);
+}
 static inline vf vf_times_power(vf x, vi n) {
     vi half = n >> 1;
     return x * (vf)((half + 127) << 23) * (vf)((n - half + 127) << 23);

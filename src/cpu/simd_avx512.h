@@ -50,5 +50,11 @@ static inline vf vf_odd(vf a, vf b) {
 static inline vi vi_load_u16(const uint16_t *p) { return (vi)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)); }
 static inline void vi_store_u16(uint16_t *p, vi v) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16((__m512i)v)); }
 static inline void vi_store_i8(int8_t *p, vi v) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((__m512i)v)); }
+static inline vf vf_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+static inline vf vf_lookup(const float *table, int n, vi i) {
+    if (n <= 16) return _mm512_permutexvar_ps((__m512i)i, vf_load(table));
+    if (n <= 32) return _mm512_permutex2var_ps(vf_load(table), (__m512i)i, vf_load(table + 16));
+    return _mm512_i32gather_ps((__m512i)i, table, 4);
+}
 static inline vf vf_times_power(vf x, vi n) { return _mm512_scalef_ps(x, _mm512_cvtepi32_ps((__m512i)n)); }
 #endif

@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "quant/convert.h"
+
 enum { V = 4 }; /* lanes */
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));
@@ -51,6 +53,13 @@ static inline void vi_store_i8(int8_t *p, vi v) {
 }
 static inline void vi_store_u16(uint16_t *p, vi v) {
     for (int i = 0; i < V; i++) p[i] = (uint16_t)v[i];
+}
+static inline vf vf_load_f16(const uint16_t *p) {
+    return (vf){float_from_f16(p[0]), float_from_f16(p[1]), float_from_f16(p[2]), float_from_f16(p[3])};
+}
+/* table[i] lane by lane; the table has n entries, and room for 32. */
+static inline vf vf_lookup(const float *table, int n, vi i) {
+    return (void)n, (vf){table[i[0]], table[i[1]], table[i[2]], table[i[3]]};
 }
 static inline vf vf_times_power(vf x, vi n) { /* x * 2^n, -252 <= n <= 254, rounded once */
     vi half = n >> 1;
