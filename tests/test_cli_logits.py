@@ -45,6 +45,14 @@ def however_a_prompt_is_cut_and_with_any_number_of_threads_the_bits_are_the_same
 
 
 @test
+def a_chunk_may_be_larger_than_the_prompt_or_a_step():
+    tokens = [(i * 31 + 5) % 12000 for i in range(600)]
+    equal(logits("--tokens", ids(tokens), "--chunks", "600") == logits("--tokens", ids(tokens)), True)
+    equal(logits("--tokens", ids(tokens[:5]), "--chunks", "1000000") == logits("--tokens", ids(tokens[:5])), True)
+    equal(logits("--tokens", ids(tokens[:40]), "--prefill-chunk", "9") == logits("--tokens", ids(tokens[:40])), True)
+
+
+@test
 def a_longer_prompt_begins_with_the_rows_of_a_shorter_one():
     long, short = (logits("--tokens", ids(TOKENS[:n]))["logits"][2] for n in (80, 33))
     equal(long[:len(short)] == short, True)
@@ -104,6 +112,7 @@ def what_is_wrong_is_named():
     bad("logits", TINY, *out, "--tokens", "1,2", "--chunks", "0", says="--chunks")
     bad("logits", TINY, *out, "--tokens", "1,2", "--positions", write("p", "1"), says=["p:", "2 tokens"])
     bad("logits", TINY, *out, "--tokens", "1,2", "--positions", write("q", "1,2\n1,2\n"), says="three")
+    bad("logits", TINY, *out, "--tokens", "1,2", "--chunks", "2,0", says="--chunks")
     bad("logits", TINY, "--out", temp("no/such/folder"), "--tokens", "1,2", says="no/such/folder")
     bad("logits", TINY, "--out", "/dev/full", "--tokens", "1,2", says=["/dev/full", "No space left"])
     assert not os.path.exists(temp("x.safetensors")) and os.path.exists("/dev/full")

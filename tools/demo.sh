@@ -4,7 +4,9 @@ set -eu
 weft=$1
 ask() {
   printf '$ weft generate models/tiny'
-  printf ' %q' "$@"
+  for word in "$@"; do
+    case $word in *[!a-zA-Z0-9.=_/-]*) printf ' "%s"' "$word" ;; *) printf ' %s' "$word" ;; esac
+  done
   printf '\n'
   "$weft" generate models/tiny "$@"
 }

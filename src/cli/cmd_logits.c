@@ -9,7 +9,7 @@
 #include "cli/run.h"
 #include "engine/score.h"
 
-enum { TAPS_MAX = 1024 };
+enum { TAPS_MAX = 1024, STEP_ROWS = 512, STEP_ROWS_MAX = 4096 };
 
 struct options {
     const char *tokens, *tokens_file, *text_file, *embeddings, *out, *chunks, *positions, *taps, *session, *session_save;
@@ -102,12 +102,6 @@ static int read_source(struct source *s, struct run *r, const struct options *o,
     s->in.tokens = s->tokens;
     if (s->in.n_tokens == 0) return error_set(e, WEFT_ERROR_INPUT, "there are no tokens to run");
     if (o->positions && (code = read_positions(s, o->positions, e))) return code;
-    if (o->chunks) {
-        code = args_read_ids(&s->chunks, &s->in.n_chunks, o->chunks, strlen(o->chunks), "--chunks", e);
-        for (int i = 0; i < s->in.n_chunks && !code; i++)
-            if (s->chunks[i] < 1) code = error_set(e, WEFT_ERROR_INPUT, "--chunks: a chunk has at least one row");
-        s->in.chunks = s->chunks;
-    }
     if (o->taps && !code) {
         code = args_read_ids(&s->taps, &s->in.n_taps, o->taps, strlen(o->taps), "--taps", e);
         for (int i = 0; i < s->in.n_taps && !code; i++)
@@ -117,6 +111,23 @@ static int read_source(struct source *s, struct run *r, const struct options *o,
         if (!code && s->in.n_taps > TAPS_MAX) code = error_set(e, WEFT_ERROR_INPUT, "--taps: at most %d layers", TAPS_MAX);
     }
     s->in.adapters = r->uses, s->in.n_adapters = r->n_uses;
+    return code;
+}
+
+/* --chunks, or the one size that --prefill-chunk gives; a step is made as large as the largest, within reason. */
+static int read_chunks(struct source *s, const struct options *o, struct run_options *ro, struct weft_error *e) {
+    int code = 0;
+    if (o->chunks) code = args_read_ids(&s->chunks, &s->in.n_chunks, o->chunks, strlen(o->chunks), "--chunks", e);
+    if (!code && !o->chunks && ro->prefill_chunk) {
+        if (!(s->chunks = mem_new(1, sizeof *s->chunks))) return error_memory(e, "--prefill-chunk");
+        s->chunks[0] = ro->prefill_chunk, s->in.n_chunks = 1;
+    }
+    for (int i = 0; i < s->in.n_chunks && !code; i++) {
+        if (s->chunks[i] < 1) code = error_set(e, WEFT_ERROR_INPUT, "--chunks: a chunk has at least one row");
+        if (s->chunks[i] > STEP_ROWS_MAX) s->chunks[i] = STEP_ROWS_MAX; /* a chunk above that is run as several */
+        if (s->chunks[i] > STEP_ROWS && s->chunks[i] > ro->step_rows) ro->step_rows = s->chunks[i];
+    }
+    s->in.chunks = s->chunks;
     return code;
 }
 
@@ -194,8 +205,9 @@ static int run(int argc, char **argv, struct weft_error *e) {
     if (!o.out) return error_set(e, WEFT_ERROR_INPUT, "--out is missing: the safetensors file to write");
     struct run r;
     struct source s = {0};
-    code = run_open(&r, a.positional[0], &ro, e);
-    if (code) return code;
+    code = read_chunks(&s, &o, &ro, e);
+    if (!code) code = run_open(&r, a.positional[0], &ro, e);
+    if (code) return source_drop(&s), code;
     code = read_source(&s, &r, &o, e);
     if (!code && o.mtp && !r.info.has_mtp)
         code = error_set(e, WEFT_ERROR_INPUT, "%s: there is no multi-token head for --mtp", r.info.folder);

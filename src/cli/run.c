@@ -13,7 +13,8 @@ int run_open_model(struct run *r, const char *model, const struct run_options *o
     double start = clock_ms();
     struct weft_model_options m = {
         .isa = o->isa, .precision = o->precision, .threads = o->threads, .context = o->context, .norms = o->norms,
-        .mtp_norms = o->mtp_norms, .parallel = o->parallel, .step_rows = o->step_rows, .step_logits = o->step_logits,
+        .mtp_norms = o->mtp_norms, .parallel = o->parallel,
+        .step_rows = o->step_rows ? o->step_rows : o->prefill_chunk > 512 ? o->prefill_chunk : 0, .step_logits = o->step_logits,
         .without_mtp = o->without_mtp, .progress = progress_show,
     };
     char *folder;
