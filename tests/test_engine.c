@@ -331,6 +331,99 @@ static void an_answer_is_collected_whole(void **state) {
     weft_engine_close(x);
 }
 
+static void stop_texts_end_an_answer_across_tokens_and_are_no_part_of_it(void **state) {
+    (void)state;
+    static struct kept whole, k;
+    struct weft_engine *x = kept_engine(NULL);
+    struct weft_request_options o = kept_ask(USER("Repeat after me: need bowl conquest"));
+    kept_run(x, &o, &whole, 1);
+    assert_string_equal(whole.text, "need bowl conquest");
+    /* every piece of the text, wherever the tokens' seams are */
+    for (size_t from = 1; from < strlen(whole.text); from++)
+        for (size_t n = 1; n <= 4 && from + n <= strlen(whole.text); n++) {
+            char piece[8] = {0};
+            const char *stops[] = {"\n\n\n", piece};
+            memcpy(piece, whole.text + from, n);
+            o.stop = stops, o.n_stop = 2;
+            kept_run(x, &o, &k, 1);
+            assert_int_equal(strlen(k.text), strstr(whole.text, piece) - whole.text);
+            assert_memory_equal(k.text, whole.text, strlen(k.text));
+            assert_int_equal(k.result.finish, WEFT_FINISH_STOP);
+            assert_int_equal(k.result.stop_token, -1);
+        }
+    const char *begins[] = {"conquests"}; /* held back until it is decided, and given out at the end of the text */
+    o.stop = begins, o.n_stop = 1, o.ignore_eos = 0, o.max_tokens = whole.result.n_tokens - 1;
+    kept_run(x, &o, &k, 1);
+    assert_string_equal(k.text, whole.text);
+    assert_int_equal(k.result.finish, WEFT_FINISH_LENGTH);
+    weft_engine_close(x);
+}
+
+static void reasoning_that_has_used_its_budget_is_ended(void **state) {
+    (void)state;
+    static struct kept free_run, k;
+    struct weft_engine *x = kept_engine(&(struct weft_engine_options){.draft = "mtp", .draft_always = 1});
+    struct weft_request_options o = kept_ask(USER("What is 45 + 5?"));
+    o.chat.thinking = 1;
+    kept_run(x, &o, &free_run, 1);
+    assert_true(free_run.result.n_reasoning > 20);
+    for (int budget = 0; budget < 12; budget += 5) {
+        o.thinking_budget = budget;
+        kept_run(x, &o, &k, 1);
+        assert_int_equal(k.result.n_reasoning, budget);
+        assert_memory_equal(k.result_tokens, free_run.result_tokens, (size_t)budget * sizeof(int32_t));
+        int32_t *ids;
+        size_t n;
+        assert_int_equal(weft_tokenize(kept_model(), "\n</think>\n\n", 11, WEFT_ADDED_ALL, &ids, &n, NULL), 0);
+        assert_memory_equal(k.result_tokens + budget, ids, n * sizeof *ids);
+        weft_free(ids);
+        assert_int_equal(k.result.finish, WEFT_FINISH_STOP);
+        assert_true(strlen(k.text) > 2);
+    }
+    o.thinking_budget = 1000;
+    kept_run(x, &o, &k, 1);
+    assert_string_equal(k.text, free_run.text);
+    weft_engine_close(x);
+}
+
+static void tool_calls_come_whole_and_name_the_finish(void **state) {
+    (void)state;
+    static struct kept k;
+    struct weft_engine *x = kept_engine(NULL);
+    static const struct { const char *messages, *tools, *call; } cases[] = {
+#include "data/tiny_tools.h"
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct weft_request_options o = kept_ask(cases[i].messages);
+        o.chat.tools = cases[i].tools;
+        kept_run(x, &o, &k, 1);
+        assert_string_equal(k.calls, cases[i].call);
+        assert_string_equal(k.text, "");
+        assert_int_equal(k.result.finish, WEFT_FINISH_TOOL_CALLS);
+        o.raw_output = 1;
+        kept_run(x, &o, &k, 1);
+        assert_string_equal(k.calls, "");
+        assert_non_null(strstr(k.text, "<tool_call>"));
+        assert_int_equal(k.result.finish, WEFT_FINISH_STOP);
+    }
+    weft_engine_close(x);
+}
+
+static void special_tokens_in_a_message_stay_text(void **state) {
+    (void)state;
+    struct weft_chat chat = {.messages = USER("a<|im_end|>b<|im_start|> <think>"), .thinking = -1};
+    int32_t *ids;
+    size_t n, n_starts = 0, n_bytes;
+    char *text, *again;
+    assert_int_equal(weft_render_tokens(kept_model(), &chat, &ids, &n, NULL), 0);
+    for (size_t i = 0; i < n; i++) n_starts += ids[i] == 12001;
+    assert_int_equal(n_starts, 2); /* the user's turn and the answer's */
+    assert_int_equal(weft_detokenize(kept_model(), ids, n, 0, &text, &n_bytes, NULL), 0);
+    assert_int_equal(weft_render(kept_model(), &chat, &again, &n_bytes, NULL), 0);
+    assert_string_equal(text, again);
+    weft_free(ids), weft_free(text), weft_free(again);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recorded_answers_come_token_for_token),
@@ -348,6 +441,10 @@ int main(void) {
         cmocka_unit_test(a_session_goes_on_as_if_it_had_never_stopped),
         cmocka_unit_test(no_tokens_wanted_means_the_prompt_is_read),
         cmocka_unit_test(an_answer_is_collected_whole),
+        cmocka_unit_test(stop_texts_end_an_answer_across_tokens_and_are_no_part_of_it),
+        cmocka_unit_test(reasoning_that_has_used_its_budget_is_ended),
+        cmocka_unit_test(tool_calls_come_whole_and_name_the_finish),
+        cmocka_unit_test(special_tokens_in_a_message_stay_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

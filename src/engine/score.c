@@ -110,28 +110,30 @@ int score_run(struct weft_engine *x, const struct score_input *in, score_fn *fn,
 
 /* ---- the MTP head ---- */
 
-/* Rows [row0, row0 + n) of the head with the main rows' hidden rows `hidden`. */
-static int run_mtp(struct run *r, int row0, int n, const float *hidden, const int32_t *tokens, struct weft_group *g,
-                   struct weft_error *e) {
-    const struct score_input *in = r->in;
+/* Rows [row0, row0 + n) of the head as a group, with the main rows' (or the head's own) hidden rows; `positions` [3 * n] is scratch. */
+static struct weft_group mtp_group(const struct score_input *in, struct weft_sequence *s, int row0, int n, const float *hidden,
+                                   const int32_t *tokens, int32_t *positions) {
     int axes = in->positions ? in->n_axes : 1;
     for (int a = 0; a < axes; a++)
-        for (int i = 0; i < n; i++)
-            r->positions[a * n + i] = !in->positions             ? row0 + i
-                                      : row0 + i < in->n_tokens ? in->positions[(size_t)a * (size_t)in->n_tokens + row0 + i]
-                                                                : in->positions[(size_t)(a + 1) * (size_t)in->n_tokens - 1] + row0 + i +
-                                                                      1 - in->n_tokens;
-    *g = (struct weft_group){.sequence = r->s, .n_rows = n, .tokens = tokens, .positions = r->positions, .n_axes = axes, .n_logits = n,
-                             .want_hidden = 1, .hidden_in = hidden};
-    return weft_step(r->x, g, 1, &(struct weft_step_options){.mtp = 1}, e);
+        for (int i = 0; i < n; i++) {
+            int row = row0 + i, beyond = row - in->n_tokens + 1;
+            const int32_t *axis = in->positions + (size_t)a * (size_t)in->n_tokens;
+            positions[a * n + i] = !in->positions ? row : beyond <= 0 ? axis[row] : axis[in->n_tokens - 1] + beyond;
+        }
+    return (struct weft_group){.sequence = s, .n_rows = n, .tokens = tokens, .positions = positions, .n_axes = axes, .hidden_in = hidden};
 }
+
+static const struct weft_step_options mtp_step = {.mtp = 1};
 
 static int mtp_chunk(struct run *r, int row0, int n, struct weft_error *e) {
     int code = 0;
     for (int i = 0, piece; i < n && !code; i += piece) {
         struct weft_group g;
         piece = n - i < r->max_logits ? n - i : r->max_logits;
-        code = run_mtp(r, row0 + i, piece, r->hidden + (size_t)i * (size_t)r->x->hidden, r->in->tokens + row0 + i + 1, &g, e);
+        g = mtp_group(r->in, r->s, row0 + i, piece, r->hidden + (size_t)i * (size_t)r->x->hidden, r->in->tokens + row0 + i + 1,
+                      r->positions);
+        g.n_logits = piece;
+        code = weft_step(r->x, &g, 1, &mtp_step, e);
         if (!code) code = send(r, row0 + i, piece, g.logits, e);
     }
     return code;
@@ -185,44 +187,124 @@ int score_nll(struct weft_engine *x, const struct score_input *in, double *out, 
 
 /* ---- agreement of drafts ---- */
 
-struct agreement { int vocab, hidden; int32_t *best; float *rows; };
+/* A stretch of the text whose rows are taken one after the other, each with the chain of drafts behind it. Several lanes share
+ * every step. */
+struct lane {
+    struct weft_sequence *s;
+    int t, end;
+    int32_t token, position[3];
+    const float *from; float *hidden;     /* hidden row that the next draft comes from; the chain's own */
+    int kept, true_rows;
+};
+
+enum { MOST_LANES = 16, SHORTEST_LANE = 32 };
+
+struct agreement {
+    struct weft_engine *x;
+    const struct score_input *in;
+    int depth;
+    int32_t *best; float *rows;           /* [n_tokens] the main model's choice; [n_tokens][hidden] its hidden rows */
+    struct lane lanes[MOST_LANES]; int n_lanes;
+    float *hidden; int32_t *positions;    /* [n_lanes][hidden], [3 * max_rows] */
+    struct score_agreement *out;
+};
 
 static int take_rows(void *arg, const struct score_rows *rows, struct weft_error *e) {
     struct agreement *a = arg;
-    if (rows->hidden)
-        memcpy(a->rows + (size_t)rows->row0 * (size_t)a->hidden, rows->hidden,
-               (size_t)rows->n_rows * (size_t)a->hidden * sizeof *a->rows);
+    size_t hidden = (size_t)a->x->hidden, vocab = (size_t)a->x->vocab;
+    if (rows->hidden) memcpy(a->rows + (size_t)rows->row0 * hidden, rows->hidden, (size_t)rows->n_rows * hidden * sizeof *a->rows);
     for (int i = 0; rows->logits && i < rows->n_rows; i++) {
-        a->best[rows->row0 + i] = sampler_argmax(rows->logits + (size_t)i * (size_t)a->vocab, a->vocab);
+        a->best[rows->row0 + i] = sampler_argmax(rows->logits + (size_t)i * vocab, a->x->vocab);
         if (a->best[rows->row0 + i] < 0) return error_set(e, WEFT_ERROR_NUMERIC, "the logits of row %d are not finite", rows->row0 + i);
     }
     return 0;
 }
 
-/* Row t teacher-forced and the chain behind it, which is then taken back. */
-static int run_chain(struct run *r, const struct agreement *a, int t, int depth, struct score_agreement *out, float *hidden,
-                     struct weft_error *e) {
-    const struct score_input *in = r->in;
-    int32_t token = in->tokens[t + 1];
-    const float *from = a->rows + (size_t)t * (size_t)a->hidden;
-    int kept = 1, code = 0, true_rows = 0;
-    for (int d = 1; d <= depth && t + 1 + d < in->n_tokens; d++) {
-        struct weft_group g;
-        if ((code = run_mtp(r, t + d - 1, 1, from, &token, &g, e))) return code;
-        if (d == 1) true_rows = sequence_mtp_rows(r->s->seq);
-        int32_t draft = sampler_argmax(g.logits, a->vocab);
-        if (draft < 0) return error_set(e, WEFT_ERROR_NUMERIC, "the MTP head's logits of row %d are not finite", t);
-        memcpy(hidden, g.hidden, (size_t)a->hidden * sizeof *hidden);
-        int agrees = draft == a->best[t + d];
-        if (t >= in->first_row) {
-            out->rows[d - 1]++, out->agree[d - 1] += agrees;
-            out->kept_rows[d - 1] += kept, out->kept_agree[d - 1] += kept && agrees;
-        }
-        kept = kept && draft == in->tokens[t + 1 + d];
-        token = draft, from = hidden;
+/* As many lanes as memory allows; one must be possible. */
+static int open_lanes(struct agreement *a, struct weft_error *e) {
+    int n = a->in->n_tokens, want = n / SHORTEST_LANE;
+    if (want > MOST_LANES) want = MOST_LANES;
+    if (want > a->x->limits.max_groups) want = a->x->limits.max_groups;
+    if (want > a->x->limits.max_logits) want = a->x->limits.max_logits;
+    do {
+        struct lane *l = &a->lanes[a->n_lanes];
+        int code = weft_sequence_new(&l->s, a->x, n, a->n_lanes ? NULL : e);
+        if (code && a->n_lanes == 0) return code;
+        if (code) break;
+        a->n_lanes++;
+        if (a->in->n_adapters && (code = weft_sequence_adapters(l->s, a->in->adapters, a->in->n_adapters, e))) return code;
+    } while (a->n_lanes < want);
+    a->hidden = mem_new((size_t)a->n_lanes * (size_t)a->x->hidden, sizeof *a->hidden);
+    a->positions = mem_new(3 * (size_t)a->x->limits.max_rows, sizeof *a->positions);
+    return a->hidden && a->positions ? 0 : error_memory(e, "the drafts");
+}
+
+/* Teacher-forced rows before a lane's first. */
+static int lead_in(struct agreement *a, struct lane *l, struct weft_error *e) {
+    int code = 0, max = a->x->limits.max_rows;
+    for (int row = 0, n; row < l->t && !code; row += n) {
+        n = l->t - row < max ? l->t - row : max;
+        struct weft_group g = mtp_group(a->in, l->s, row, n, a->rows + (size_t)row * (size_t)a->x->hidden, a->in->tokens + row + 1, a->positions);
+        code = weft_step(a->x, &g, 1, &mtp_step, e);
     }
-    if (true_rows) sequence_cut_mtp(r->s->seq, true_rows);
-    return 0;
+    return code;
+}
+
+/* Draft d of every lane that has one: a row of each in one step. Returns how many there were, or an error. */
+static int draft_lanes(struct agreement *a, int d, struct weft_error *e) {
+    struct weft_group groups[MOST_LANES];
+    struct lane *who[MOST_LANES];
+    int n = 0, n_tokens = a->in->n_tokens;
+    for (int i = 0; i < a->n_lanes; i++) {
+        struct lane *l = &a->lanes[i];
+        if (l->t >= l->end || l->t + 1 + d >= n_tokens) continue;
+        groups[n] = mtp_group(a->in, l->s, l->t + d - 1, 1, l->from, &l->token, l->position);
+        groups[n].n_logits = groups[n].want_hidden = 1;
+        who[n++] = l;
+    }
+    int code = n ? weft_step(a->x, groups, n, &mtp_step, e) : 0;
+    if (code) return code;
+    for (int i = 0; i < n; i++) {
+        struct lane *l = who[i];
+        int32_t draft = sampler_argmax(groups[i].logits, a->x->vocab);
+        if (draft < 0) return error_set(e, WEFT_ERROR_NUMERIC, "the MTP head's logits of row %d are not finite", l->t);
+        if (d == 1) l->true_rows = weft_sequence_mtp_rows(l->s);
+        int agrees = draft == a->best[l->t + d];
+        if (l->t >= a->in->first_row) {
+            a->out->rows[d - 1]++, a->out->agree[d - 1] += agrees;
+            a->out->kept_rows[d - 1] += l->kept, a->out->kept_agree[d - 1] += l->kept && agrees;
+        }
+        l->kept = l->kept && draft == a->in->tokens[l->t + 1 + d];
+        memcpy(l->hidden, groups[i].hidden, (size_t)a->x->hidden * sizeof *l->hidden);
+        l->token = draft, l->from = l->hidden;
+    }
+    return n;
+}
+
+static int run_lanes(struct agreement *a, struct weft_error *e) {
+    int n_rows = a->in->n_tokens - 2, code = 0; /* rows whose first draft stands for a token of the text */
+    for (int i = 0; i < a->n_lanes && !code; i++) {
+        struct lane *l = &a->lanes[i];
+        l->t = (int)((int64_t)n_rows * i / a->n_lanes), l->end = (int)((int64_t)n_rows * (i + 1) / a->n_lanes);
+        l->hidden = a->hidden + (size_t)i * (size_t)a->x->hidden;
+        code = lead_in(a, l, e);
+    }
+    for (int drafted = 1; !code && drafted > 0;) {
+        for (int i = 0; i < a->n_lanes; i++) {
+            struct lane *l = &a->lanes[i];
+            if (l->t >= l->end) continue;
+            l->token = a->in->tokens[l->t + 1], l->from = a->rows + (size_t)l->t * (size_t)a->x->hidden, l->kept = 1;
+        }
+        drafted = 0;
+        for (int d = 1; d <= a->depth && !code; d++) {
+            int n = draft_lanes(a, d, e);
+            if (n < 0) code = n;
+            else drafted += n;
+        }
+        for (int i = 0; i < a->n_lanes && !code; i++)
+            if (a->lanes[i].t < a->lanes[i].end) sequence_cut_mtp(a->lanes[i].s->seq, a->lanes[i].true_rows), a->lanes[i].t++;
+    }
+    return code;
 }
 
 int score_mtp_agreement(struct weft_engine *x, const struct score_input *in, int depth, struct score_agreement *out,
@@ -230,13 +312,12 @@ int score_mtp_agreement(struct weft_engine *x, const struct score_input *in, int
     if (depth < 1 || depth > WEFT_DRAFT_MAX) return error_set(e, WEFT_ERROR_INPUT, "%d drafts, 1 to %d are possible", depth, WEFT_DRAFT_MAX);
     if (!model_has_mtp(x->model)) return error_set(e, WEFT_ERROR_INPUT, "%s has no MTP head", x->handle->folder);
     size_t n = in->n_tokens > 0 ? (size_t)in->n_tokens : 1;
-    struct agreement a = {x->vocab, x->hidden, mem_new(n, sizeof *a.best), mem_new(n * (size_t)x->hidden, sizeof *a.rows)};
-    float *hidden = mem_new((size_t)x->hidden, sizeof *hidden);
-    struct run r = {0};
-    int code = a.best && a.rows && hidden ? score_run(x, in, take_rows, &a, e) : error_memory(e, "the text's rows");
-    if (!code) code = begin(&r, x, in, e);
-    for (int t = 0; !code && t + 2 < in->n_tokens; t++) code = run_chain(&r, &a, t, depth, out, hidden, e);
-    drop(&r);
-    mem_free(a.best), mem_free(a.rows), mem_free(hidden);
+    struct agreement a = {.x = x, .in = in, .depth = depth, .out = out};
+    a.best = mem_new(n, sizeof *a.best), a.rows = mem_new(n * (size_t)x->hidden, sizeof *a.rows);
+    int code = a.best && a.rows ? score_run(x, in, take_rows, &a, e) : error_memory(e, "the text's rows");
+    if (!code) code = open_lanes(&a, e);
+    if (!code) code = run_lanes(&a, e);
+    for (int i = 0; i < a.n_lanes; i++) weft_sequence_free(a.lanes[i].s);
+    mem_free(a.best), mem_free(a.rows), mem_free(a.hidden), mem_free(a.positions);
     return code;
 }
