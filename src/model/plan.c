@@ -147,7 +147,8 @@ static int ready_weights(struct model *m, struct weft_error *e) {
     }
     /* The embedding's rows are looked up in the file: what is stored must be legal there too. */
     const struct weight *embed = &m->weights.embed;
-    if (!code && embed->repr->packed) code = weight_check(embed, 0, embed->n_rows, e);
+    if (!code && embed->repr->packed && embed->data != m->weights.head.weight.data)
+        code = weight_check(embed, 0, embed->n_rows, e);
 out:
     pthread_mutex_destroy(&p.lock);
     mem_free(p.tasks);
