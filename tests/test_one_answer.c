@@ -51,8 +51,8 @@ static void cut_everywhere(struct runner *r, const char *isa) {
 
 static void a_prompt_cut_at_any_position_gives_the_same_logits(void **state) {
     (void)state;
-    on_each(cut_everywhere, bundled, COUNT(bundled), 0, 2);
-    on_each(cut_everywhere, micros, COUNT(micros), 1, 2);
+    on_each(cut_everywhere, bundled, COUNT(bundled), 0, 1);
+    on_each(cut_everywhere, micros, COUNT(micros), 1, 1);
 }
 
 static void cut_long(struct runner *r, const char *isa) {
@@ -66,8 +66,8 @@ static void cut_long(struct runner *r, const char *isa) {
 
 static void a_long_prompt_in_chunks_or_single_steps_gives_the_same_logits(void **state) {
     (void)state;
-    on_each(cut_long, bundled, COUNT(bundled), 0, 2);
-    on_each(cut_long, micros, COUNT(micros), 1, 2);
+    on_each(cut_long, bundled, COUNT(bundled), 0, 1);
+    on_each(cut_long, micros, COUNT(micros), 1, 1);
 }
 
 static void one_two_and_three_threads_give_the_same_logits(void **state) {
@@ -125,7 +125,7 @@ static void pack(struct runner *r, const char *isa) {
 static void packed_with_others_gives_the_logits_of_running_alone(void **state) {
     (void)state;
     on_each(pack, bundled, COUNT(bundled), 0, 2);
-    on_each(pack, micros, COUNT(micros), 1, 2);
+    on_each(pack, micros, COUNT(micros), 1, 1);
 }
 
 static void a_step_allocates_nothing(void **state) {
