@@ -42,7 +42,7 @@ static void same_for_cuts(struct runner *r, const int32_t *tokens, int n, const 
 }
 
 static void cut_everywhere(struct runner *r, const char *isa) {
-    int n = strcmp(isa, "portable") ? 40 : 14;
+    int n = is_slow(r, isa) ? 8 : is_large(r) ? 18 : 40;
     int32_t *tokens = some_tokens(n, r->vocab, 1);
     float *whole = runner_logits(r, &(struct prompt){.tokens = tokens, .n = n});
     for (int at = 1; at < n; at++) same_for_cuts(r, tokens, n, (int[]){at, n}, 2, whole);
@@ -56,7 +56,7 @@ static void a_prompt_cut_at_any_position_gives_the_same_logits(void **state) {
 }
 
 static void cut_long(struct runner *r, const char *isa) {
-    int n = !strcmp(isa, "portable") && r->hidden > 128 ? 70 : LONG;
+    int n = is_slow(r, isa) ? 24 : is_large(r) ? 140 : LONG;
     int32_t *tokens = some_tokens(n, r->vocab, 2);
     float *whole = runner_logits(r, &(struct prompt){.tokens = tokens, .n = n});
     const int cuts[] = {1, 63, 64, 65, 512};
@@ -92,8 +92,9 @@ static void one_two_and_three_threads_give_the_same_logits(void **state) {
 
 /* 17, 512 and 1993 prompt rows and three decode rows of sequences of other depths, all in one step. */
 static void pack(struct runner *r, const char *isa) {
-    int slow = !strcmp(isa, "portable") && r->hidden > 128;
-    const int lengths[] = {17, slow ? 60 : 512, slow ? 130 : 1993}, depths[] = {3, slow ? 10 : 64, slow ? 20 : 129};
+    int slow = is_slow(r, isa), large = is_large(r);
+    const int lengths[] = {slow ? 5 : 17, slow ? 9 : large ? 70 : 512, slow ? 20 : large ? 260 : 1993};
+    const int depths[] = {3, slow ? 4 : 64, slow ? 9 : 129};
     size_t row = (size_t)r->vocab * sizeof(float);
     struct group groups[6] = {{0}};
     int32_t *tokens[6];
