@@ -1,7 +1,11 @@
 /* The same bits, however a prompt is cut, packed or shared among threads; on every ISA that runs here. */
 #include "help_model.h"
 
+/* The bundled model is large for the slower ISAs: there it gets short prompts, and the micro models beside the repository the
+ * long ones. */
 enum { LONG = 540 };
+static int is_large(const struct runner *r) { return r->hidden > 128; }
+static int is_slow(const struct runner *r, const char *isa) { return is_large(r) && strcmp(isa, "portable") == 0; }
 
 static int32_t *some_tokens(int n, int vocab, uint64_t seed) {
     int32_t *out = mem_new((size_t)n, sizeof *out);
