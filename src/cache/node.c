@@ -13,7 +13,7 @@ struct node *node_new(struct cache *c, int begin, int end, const int64_t *keys, 
     if (n_keys) memcpy(n->keys, keys, (size_t)n_keys * sizeof *keys);
     for (int f = 0; f < N_FORMS; f++)
         for (int i = 0; i < n_blocks; i++) {
-            n->pages[f][i] = pages[f] ? pages[f][first + i] : NO_PAGE;
+            n->pages[f][i] = pages[f] ? pages[f][i] : NO_PAGE;
             if (n->pages[f][i] != NO_PAGE) items_share(&c->pages[f], n->pages[f][i]);
         }
     return n;
@@ -51,8 +51,7 @@ void node_shorten(struct cache *c, struct node *n, int end) {
 
 struct node *node_split(struct cache *c, struct node *n, int row) {
     CHECK(row > n->begin && row < n->end);
-    int32_t *pages[N_FORMS] = {n->pages[LOW] - n->first_block, n->pages[HIGH] - n->first_block};
-    struct node *upper = node_new(c, n->begin, row, n->keys, pages);
+    struct node *upper = node_new(c, n->begin, row, n->keys, n->pages);
     if (!upper) return NULL;
     upper->used = n->used, upper->mtp_rows = n->mtp_rows < row ? n->mtp_rows : row;
     upper->mtp_next = n->keys[row - n->begin];

@@ -30,7 +30,7 @@ struct tree {
     struct tree_stats stats;
 };
 
-/* A node of rows [begin, end) that holds the given keys and shares pages[form][block], blocks counted from the sequence's first. */
+/* A node of rows [begin, end) that holds the given keys and shares pages[form][i], the page of block begin / BLOCK_ROWS + i. */
 struct node *node_new(struct cache *c, int begin, int end, const int64_t *keys, int32_t *const pages[N_FORMS]);
 void node_link(struct node *parent, struct node *n);
 /* Without children; drops its pages. Snapshots must be gone. */

@@ -128,7 +128,9 @@ static struct node *grow_branch(struct tree *t, const struct sequence *s, int en
     for (struct node *up = n; up; up = up->parent)
         if (up->end <= at) node_improve(c, up, s);
     if (at == end) return n;
-    struct node *child = node_new(c, at, end, s->keys + at, s->pages);
+    int first = at / BLOCK_ROWS;
+    int32_t *pages[N_FORMS] = {s->pages[LOW] + first, s->pages[HIGH] + first};
+    struct node *child = node_new(c, at, end, s->keys + at, pages);
     if (!child) return NULL;
     node_set_mtp(child, s);
     node_link(n, child);

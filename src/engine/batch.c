@@ -43,10 +43,10 @@ static void fill_group(struct weft_engine *x, struct weft_request *r, const stru
         g->embeddings = r->o.embeddings;
         if (r->keys) g->keys = r->keys + first;
         if (r->o.positions) g->positions = cut_positions(x, r, first, g->n_rows, positions_used), g->n_axes = r->o.n_axes;
-        if (x->tree && !r->o.without_prefix_cache) {
-            g->n_snapshots = snapshot_rows(&x->rule, r->known, r->n_prompt, rows, it->n_rows, p->snapshot_rows, SNAPSHOTS_PER_CHUNK);
-            g->snapshot_rows = p->snapshot_rows;
-        }
+    }
+    if (x->tree && !r->o.without_prefix_cache) {
+        g->n_snapshots = snapshot_rows(&x->rule, r->known, r->n_prompt, rows, g->n_rows, p->snapshot_rows, SNAPSHOTS_PER_CHUNK);
+        g->snapshot_rows = p->snapshot_rows;
     }
     g->want_hidden = draft_sees_hidden(r) || (g->n_snapshots && rows + g->n_rows == r->n_prompt) ||
                      (p->at_end && r->last_hidden);
@@ -118,12 +118,11 @@ static void draw_part(struct weft_engine *x, struct part *p, int n_rows) {
 
 /* Snapshots are the engine's after the commit; their array is the cache's until the next step. */
 static void take_snapshots(struct weft_engine *x, struct part *p, const struct group *g) {
-    struct weft_request *r = p->request;
     p->n_snapshots = g->n_snapshots;
     for (int i = 0; i < g->n_snapshots; i++) {
         struct snapshot *s = p->snapshots[i] = g->snapshots[i];
-        if (s && snapshot_row(s) == r->n_prompt && p->hidden0 >= 0)
-            snapshot_set_hidden(s, x->batch.hidden + (size_t)(p->hidden0 + g->n_rows - 1) * (size_t)x->hidden);
+        if (s && p->hidden0 >= 0) /* lets a hit's drafting go on without a gap, and a repeat begin at once */
+            snapshot_set_hidden(s, x->batch.hidden + (size_t)(p->hidden0 + p->snapshot_rows[i] - 1) * (size_t)x->hidden);
     }
 }
 
