@@ -197,6 +197,7 @@ static void the_language_is_jinja(void **state) {
         {"{{ l.append(4) }}", "access to attribute 'append' of 'list' object is unsafe.", FAULT_SECURITY},
         {"{{ 9223372036854775807 + 1 }}", "an integer beyond 64 bits cannot be computed with", FAULT_SUPPORT},
         {"{% if n %}", "line 1 of the template: Unexpected end of template: 'elif' is missing.", FAULT_SYNTAX},
+        {"{{ l[1:, 0] }}", "line 1 of the template: expected subscript expression", FAULT_SYNTAX},
         {"\n{{ n n }}", "line 2 of the template: expected token 'end of print statement', got 'n'", FAULT_SYNTAX},
         {"\xff", "line 0 of the template: the template is not UTF-8", FAULT_SYNTAX},
     };

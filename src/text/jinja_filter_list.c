@@ -288,7 +288,7 @@ FILTER(f_reverse) {
     jinja_step(r, (int64_t)l.n);
     for (size_t i = 0; i < l.n; i++) at[i] = l.at[l.n - 1 - i];
     struct value out = value_list(r, at, l.n);
-    return self.kind == VALUE_GENERATOR || self.kind == VALUE_UNDEFINED ? out : generator_value(generator_new(r, out));
+    return self.kind == VALUE_GENERATOR ? out : generator_value(generator_new(r, out));
 }
 
 /* ---- shape ---- */

@@ -180,16 +180,17 @@ static struct node *parse_subscript(struct parser *p) {
 
 static struct node *parse_item(struct parser *p, struct node *left) {
     struct node *n = parse_node(p, NODE_ITEM), *key = NULL, *keys = NULL;
+    int bare = 0;
     parse_expect(p, "[");
     while (!token_is(p->at, "]")) {
         if (key) parse_expect(p, ",");
         struct node *next = parse_subscript(p);
+        bare |= next->kind == NODE_SLICE && !next->left;
         if (key && !keys) keys = parse_node(p, NODE_TUPLE), parse_append(p, &keys->list, key);
         if (keys) parse_append(p, &keys->list, next);
         key = next;
     }
     parse_expect(p, "]");
-    int bare = key && key->kind == NODE_SLICE && !key->left;
     if (!key || (keys && bare)) parse_fail(p, "expected subscript expression");
     n->left = left;
     if (bare) { /* the slice node itself becomes left[a:b:c] */
