@@ -4,8 +4,8 @@
  * the block, t); acc = fma(s, t, acc); acc = fma(b, sum of the blocks' q8_sum, acc). With bf16 inputs: t = fma(code, x, t) over
  * the group's k in order, the sum of x likewise, then the same.
  *
- * "stream" kernels unpack in registers and read four tiles at once: four streams are read faster than one. "panel" kernels
- * unpack PANEL_BLOCKS x 64 columns once into L1 and use them for every row of the call. */
+ * "few" kernels unpack in registers: one row reads four tiles at once, since four streams are read faster than one; more rows
+ * two tiles. "panel" kernels unpack PANEL_BLOCKS x 64 columns once into L1 and use them for every row of the call. */
 #include <immintrin.h>
 #include <limits.h>
 
@@ -18,6 +18,7 @@ enum {
     STREAMS = 4,        /* tiles side by side */
     AHEAD_BYTES = 1536, /* prefetch distance of a stream */
     PANEL_BLOCKS = 8,   /* 8 blocks x 64 columns: 16 KiB of codes */
+    DIRECT_ROWS = 6,    /* 6 rows x 2 tiles, or */
     DOT_ROWS = 3,       /* 3 rows x 4 tiles: 12 dots and their 12 scaled sums in registers */
     FMA_ROWS = 6,       /* 6 rows x 4 tiles of fp32 sums */
 };
@@ -32,43 +33,26 @@ INLINE __m512 load_scales(const uint8_t *p, enum dtype t) {
 
 INLINE void prefetch(const void *p, size_t ahead) { _mm_prefetch((const char *)((uintptr_t)p + ahead), _MM_HINT_T0); }
 
+/* Vector s of a block. */
+INLINE __m512i unpack_step(const uint8_t *in, const int bits, const int s) {
+    const int main_bits = bits == 8 ? 8 : bits >= 4 ? 4 : 2, more = bits - main_bits;
+    const int per = 8 / main_bits, down = s % per * main_bits;
+    __m512i v = _mm512_loadu_si512(in + s / per * 64);
+    if (bits == 8) return v;
+    if (down) v = _mm512_srli_epi16(v, (unsigned)down);
+    v = _mm512_and_si512(v, _mm512_set1_epi8((char)((1 << main_bits) - 1)));
+    if (!more) return v;
+    const int per_more = 8 / (more ? more : 1), up = main_bits - s % per_more * more;
+    __m512i p = _mm512_loadu_si512(in + main_bits * 64 + s / per_more * 64);
+    p = up > 0 ? _mm512_slli_epi16(p, (unsigned)up) : up < 0 ? _mm512_srli_epi16(p, (unsigned)-up) : p;
+    return _mm512_ternarylogic_epi32(v, p, _mm512_set1_epi8((char)(((1 << more) - 1) << main_bits)), 0xf8); /* v | (p & mask) */
+}
+
 /* The eight vectors of a block; `ahead` bytes behind are asked for. */
 INLINE void unpack(const uint8_t *in, const int bits, size_t ahead, __m512i v[8]) {
-    const __m512i m4 = _mm512_set1_epi8(15), m2 = _mm512_set1_epi8(3);
     for (int i = 0; i < bits; i++) prefetch(in + i * 64, ahead);
-    if (bits == 8) {
-        for (int s = 0; s < 8; s++) v[s] = _mm512_loadu_si512(in + s * 64);
-        return;
-    }
-    if (bits >= 4) {
-        for (int i = 0; i < 4; i++) {
-            __m512i p = _mm512_loadu_si512(in + i * 64);
-            v[2 * i] = _mm512_and_si512(p, m4), v[2 * i + 1] = _mm512_and_si512(_mm512_srli_epi16(p, 4), m4);
-        }
-        in += 256;
-    } else {
-        for (int i = 0; i < 2; i++) {
-            __m512i p = _mm512_loadu_si512(in + i * 64);
-            for (int j = 0; j < 4; j++) v[4 * i + j] = _mm512_and_si512(j ? _mm512_srli_epi16(p, (unsigned)(2 * j)) : p, m2);
-        }
-        in += 128;
-    }
-    if (bits == 6) {
-        for (int s = 0; s < 8; s++) { /* two bits of plane s / 4 to bits 4 and 5 */
-            __m512i p = _mm512_loadu_si512(in + s / 4 * 64);
-            int to = 4 - s % 4 * 2;
-            p = to > 0 ? _mm512_slli_epi16(p, (unsigned)to) : to < 0 ? _mm512_srli_epi16(p, (unsigned)-to) : p;
-            v[s] = _mm512_ternarylogic_epi32(v[s], p, _mm512_set1_epi8(0x30), 0xf8); /* v | (p & mask) */
-        }
-    }
-    if (bits == 5 || bits == 3) {
-        const int bit = bits - 1;
-        __m512i p = _mm512_loadu_si512(in);
-        for (int s = 0; s < 8; s++) {
-            __m512i q = bit > s ? _mm512_slli_epi16(p, (unsigned)(bit - s)) : bit < s ? _mm512_srli_epi16(p, (unsigned)(s - bit)) : p;
-            v[s] = _mm512_ternarylogic_epi32(v[s], q, _mm512_set1_epi8((char)(1 << bit)), 0xf8);
-        }
-    }
+#pragma GCC unroll 8
+    for (int s = 0; s < 8; s++) v[s] = unpack_step(in, bits, s);
 }
 
 INLINE __m512i four_inputs(const int8_t *x) { return _mm512_set1_epi32((int32_t)load_u32(x)); }
@@ -81,78 +65,134 @@ INLINE void store_tile(const struct linear_call *c, int row, int col, __m512 v) 
     _mm512_mask_storeu_ps(y, m, v);
 }
 
-/* C tiles from column col on, R rows from row0 on. */
-INLINE void stream_q8(const struct linear_call *c, const struct affine_shape *shape, int col, int row0, const int bits, const int C,
-                      const int R) {
+/* C tiles from column col on, one row. */
+INLINE void stream_q8(const struct linear_call *c, const struct affine_shape *shape, int col, int row, const int bits, const int C) {
     const uint8_t *in[STREAMS];
-    const int8_t *x[4];
-    const float *x_scale[4], *x_sum[4];
-    __m512 acc[STREAMS][4], t[STREAMS][4], sum[4];
-    for (int r = 0; r < R; r++) x[r] = call_q8(c, row0 + r), x_scale[r] = call_q8_scale(c, row0 + r), x_sum[r] = call_q8_sum(c, row0 + r);
-    for (int i = 0; i < C; i++) {
-        in[i] = affine_tile(c->w, shape, col + i * AFFINE_TILE);
-        for (int r = 0; r < R; r++) acc[i][r] = _mm512_setzero_ps();
-    }
+    const int8_t *x = call_q8(c, row);
+    const float *x_scale = call_q8_scale(c, row), *x_sum = call_q8_sum(c, row);
+    __m512 acc[STREAMS], t[STREAMS];
+    for (int i = 0; i < C; i++) in[i] = affine_tile(c->w, shape, col + i * AFFINE_TILE), acc[i] = _mm512_setzero_ps();
     for (int g = 0, block = 0; g < shape->n_groups; g++) {
         size_t left = (size_t)(shape->n_groups - g) * shape->group_bytes; /* at the end, ask for the tile this stream reads next */
         size_t ahead = left > AHEAD_BYTES ? AHEAD_BYTES : AHEAD_BYTES + (size_t)(C - 1) * shape->tile_bytes;
-        for (int i = 0; i < C; i++)
-            for (int r = 0; r < R; r++) t[i][r] = _mm512_setzero_ps();
-        for (int r = 0; r < R; r++) sum[r] = _mm512_setzero_ps();
+        __m512 sum = _mm512_setzero_ps();
+        for (int i = 0; i < C; i++) t[i] = _mm512_setzero_ps();
         for (int b = 0; b < shape->group_blocks; b++, block++) {
             __m512i xb[8];
-            if (R == 1)
-                for (int s = 0; s < 8; s++) xb[s] = four_inputs(x[0] + block * AFFINE_BLOCK + 4 * s);
+            for (int s = 0; s < 8; s++) xb[s] = four_inputs(x + block * AFFINE_BLOCK + 4 * s);
             for (int i = 0; i < C; i++) {
-                __m512i v[8];
+                __m512i v[8], dot = _mm512_setzero_si512();
                 unpack(in[i], bits, ahead, v);
                 in[i] += shape->block_bytes;
-                for (int r = 0; r < R; r++) {
-                    __m512i dot = _mm512_setzero_si512();
-                    for (int s = 0; s < 8; s++)
-                        dot_bytes(&dot, v[s], R == 1 ? xb[s] : four_inputs(x[r] + block * AFFINE_BLOCK + 4 * s));
-                    t[i][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_set1_ps(x_scale[r][block]), t[i][r]);
-                }
+                for (int s = 0; s < 8; s++) dot_bytes(&dot, v[s], xb[s]);
+                t[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_set1_ps(x_scale[block]), t[i]);
             }
-            for (int r = 0; r < R; r++) sum[r] = _mm512_add_ps(sum[r], _mm512_set1_ps(x_sum[r][block]));
+            sum = _mm512_add_ps(sum, _mm512_set1_ps(x_sum[block]));
         }
         for (int i = 0; i < C; i++) {
-            __m512 scale = load_scales(in[i], shape->scale), bias = load_scales(in[i] + shape->scale_bytes, shape->scale);
             prefetch(in[i], ahead);
+            acc[i] = _mm512_fmadd_ps(load_scales(in[i], shape->scale), t[i], acc[i]);
+            acc[i] = _mm512_fmadd_ps(load_scales(in[i] + shape->scale_bytes, shape->scale), sum, acc[i]);
             in[i] += 2 * shape->scale_bytes;
-            for (int r = 0; r < R; r++) {
-                acc[i][r] = _mm512_fmadd_ps(scale, t[i][r], acc[i][r]);
-                acc[i][r] = _mm512_fmadd_ps(bias, sum[r], acc[i][r]);
+        }
+    }
+    for (int i = 0; i < C; i++) store_tile(c, row, col + i * AFFINE_TILE, acc[i]);
+}
+
+/* Two tiles, R rows: 12 dots and 12 scaled sums in registers, codes unpacked on the way and used by all rows. */
+INLINE void direct_q8(const struct linear_call *c, const struct affine_shape *shape, int col, int row0, const int bits, const int R) {
+    const uint8_t *in0 = affine_tile(c->w, shape, col), *in1 = in0 + shape->tile_bytes;
+    const int8_t *x[DIRECT_ROWS];
+    const float *x_scale[DIRECT_ROWS], *x_sum[DIRECT_ROWS];
+    __m512 acc[DIRECT_ROWS][2];
+    for (int r = 0; r < R; r++) {
+        x[r] = call_q8(c, row0 + r), x_scale[r] = call_q8_scale(c, row0 + r), x_sum[r] = call_q8_sum(c, row0 + r);
+        acc[r][0] = acc[r][1] = _mm512_setzero_ps();
+    }
+    for (int g = 0, block = 0; g < shape->n_groups; g++) {
+        size_t left = (size_t)(shape->n_groups - g) * shape->group_bytes;
+        size_t ahead = left > AHEAD_BYTES ? AHEAD_BYTES : AHEAD_BYTES + shape->tile_bytes;
+        float sum[DIRECT_ROWS] = {0};
+        for (int b = 0; b < shape->group_blocks; b++)
+            for (int r = 0; r < R; r++) sum[r] += x_sum[r][block + b];
+        __asm__ volatile("" ::: "memory"); /* acc and sum stay in memory: there are no registers left */
+#define SUMS(r) __m512 t##r##0 = _mm512_setzero_ps(), t##r##1 = _mm512_setzero_ps();
+#define DOTS(r) __m512i d##r##0 = _mm512_setzero_si512(), d##r##1 = _mm512_setzero_si512();
+#define STEP(r)                                                                              \
+    if (R > r) {                                                                             \
+        __m512i four = four_inputs(x[r] + block * AFFINE_BLOCK + 4 * s);                     \
+        dot_bytes(&d##r##0, v0, four), dot_bytes(&d##r##1, v1, four);                        \
+    }
+#define SCALE(r)                                                                             \
+    if (R > r) {                                                                             \
+        __m512 scale = _mm512_set1_ps(x_scale[r][block]);                                    \
+        t##r##0 = _mm512_fmadd_ps(_mm512_cvtepi32_ps(d##r##0), scale, t##r##0);              \
+        t##r##1 = _mm512_fmadd_ps(_mm512_cvtepi32_ps(d##r##1), scale, t##r##1);              \
+    }
+#define ADD(r)                                                                               \
+    if (R > r) {                                                                             \
+        __m512 x_sum_r = _mm512_set1_ps(sum[r]);                                             \
+        acc[r][0] = _mm512_fmadd_ps(bias0, x_sum_r, _mm512_fmadd_ps(scale0, t##r##0, acc[r][0])); \
+        acc[r][1] = _mm512_fmadd_ps(bias1, x_sum_r, _mm512_fmadd_ps(scale1, t##r##1, acc[r][1])); \
+    }
+        TILE_ROWS(SUMS)
+        for (int b = 0; b < shape->group_blocks; b++, block++) {
+            TILE_ROWS(DOTS)
+            for (int i = 0; i < bits; i++) prefetch(in0 + i * 64, ahead), prefetch(in1 + i * 64, ahead);
+#pragma GCC unroll 8
+            for (int s = 0; s < 8; s++) {
+                __m512i v0 = unpack_step(in0, bits, s), v1 = unpack_step(in1, bits, s);
+                keep(&v0), keep(&v1);
+                TILE_ROWS(STEP)
             }
+            in0 += shape->block_bytes, in1 += shape->block_bytes;
+            TILE_ROWS(SCALE)
         }
+        __m512 scale0 = load_scales(in0, shape->scale), bias0 = load_scales(in0 + shape->scale_bytes, shape->scale);
+        __m512 scale1 = load_scales(in1, shape->scale), bias1 = load_scales(in1 + shape->scale_bytes, shape->scale);
+        prefetch(in0, ahead), prefetch(in1, ahead);
+        in0 += 2 * shape->scale_bytes, in1 += 2 * shape->scale_bytes;
+        TILE_ROWS(ADD)
+#undef SUMS
+#undef DOTS
+#undef STEP
+#undef SCALE
+#undef ADD
     }
-    for (int i = 0; i < C; i++)
-        for (int r = 0; r < R; r++) store_tile(c, row0 + r, col + i * AFFINE_TILE, acc[i][r]);
+    for (int r = 0; r < R; r++) store_tile(c, row0 + r, col, acc[r][0]), store_tile(c, row0 + r, col + AFFINE_TILE, acc[r][1]);
 }
 
-INLINE void stream_rows_q8(const struct linear_call *c, const struct affine_shape *shape, int col, const int bits, const int C) {
-    for (int row = 0; row < c->n_rows; row += 4) {
-        switch (c->n_rows - row) {
-        case 1: stream_q8(c, shape, col, row, bits, C, 1); break;
-        case 2: stream_q8(c, shape, col, row, bits, C, 2); break;
-        case 3: stream_q8(c, shape, col, row, bits, C, 3); break;
-        default: stream_q8(c, shape, col, row, bits, C, 4); break;
+INLINE void direct_rows_q8(const struct linear_call *c, const struct affine_shape *shape, int col, const int bits) {
+    for (int row = 0, left = c->n_rows, n; left > 0; row += n, left -= n) {
+        n = left <= DIRECT_ROWS ? left : left < 2 * DIRECT_ROWS ? (left + 1) / 2 : DIRECT_ROWS;
+        switch (n) {
+        case 1: direct_q8(c, shape, col, row, bits, 1); break;
+        case 2: direct_q8(c, shape, col, row, bits, 2); break;
+        case 3: direct_q8(c, shape, col, row, bits, 3); break;
+        case 4: direct_q8(c, shape, col, row, bits, 4); break;
+        case 5: direct_q8(c, shape, col, row, bits, 5); break;
+        default: direct_q8(c, shape, col, row, bits, 6); break;
         }
     }
 }
 
-INLINE void run_stream_q8(const struct linear_call *c, int col0, int col1, const int bits) {
+INLINE void run_few_q8(const struct linear_call *c, int col0, int col1, const int bits) {
     struct affine_shape shape = affine_shape(c->w->source);
     int col = col0;
-    for (; col1 - col > (STREAMS - 1) * AFFINE_TILE; col += STREAMS * AFFINE_TILE) stream_rows_q8(c, &shape, col, bits, STREAMS);
-    for (; col < col1; col += AFFINE_TILE) stream_rows_q8(c, &shape, col, bits, 1);
+    if (c->n_rows == 1)
+        for (; col1 - col > (STREAMS - 1) * AFFINE_TILE; col += STREAMS * AFFINE_TILE) stream_q8(c, &shape, col, 0, bits, STREAMS);
+    else
+        for (; col1 - col > AFFINE_TILE; col += 2 * AFFINE_TILE) direct_rows_q8(c, &shape, col, bits);
+    for (; col < col1; col += AFFINE_TILE)
+        for (int row = 0; row < c->n_rows; row++) stream_q8(c, &shape, col, row, bits, 1);
 }
 
 /* Unpacked codes and scales of PANEL_BLOCKS blocks of 64 columns, then sums of all rows. */
 struct panel {
     __m512i codes[PANEL_BLOCKS][8][STREAMS];
     __m512 scale[PANEL_BLOCKS][STREAMS], bias[PANEL_BLOCKS][STREAMS]; /* [group of the panel] */
-    struct panel_row { __m512 acc[STREAMS]; float x_sum[16]; } row[]; /* x_sum: of each group of the panel */
+    __m512 values[4 * AFFINE_BLOCK][STREAMS];                         /* bf16 inputs: the codes of a group as fp32 */
+    struct panel_row { __m512 acc[STREAMS], x_sum; } row[]; /* lane b of x_sum: of the group that starts with block b */
 };
 
 static size_t panel_bytes(int n_rows, int n_in) { return (void)n_in, sizeof(struct panel) + (size_t)n_rows * sizeof(struct panel_row); }
@@ -174,6 +214,17 @@ INLINE void fill_panel(struct panel *p, const struct affine_shape *shape, const 
     }
 }
 
+/* Lane b: sum[b] + ... + sum[b + group_blocks - 1], in that order. n <= PANEL_BLOCKS. */
+INLINE __m512 sums_of_groups(const float *sum, const int group_blocks, int n) {
+    __m512 v = _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), sum), s = v;
+#pragma GCC unroll 4
+    for (int i = 1; i < group_blocks; i++) {
+        v = _mm512_castsi512_ps(_mm512_alignr_epi32(_mm512_setzero_si512(), _mm512_castps_si512(v), 1));
+        s = _mm512_add_ps(s, v);
+    }
+    return s;
+}
+
 /* R rows from row0 on against the panel, whose first block is block0. */
 INLINE void panel_q8(const struct linear_call *c, struct panel *p, int group_blocks, int n_groups, int block0, int row0, const int R) {
     const int8_t *x[DOT_ROWS];
@@ -181,11 +232,7 @@ INLINE void panel_q8(const struct linear_call *c, struct panel *p, int group_blo
     struct panel_row *row = p->row + row0;
     for (int r = 0; r < R; r++) {
         x[r] = call_q8(c, row0 + r) + block0 * AFFINE_BLOCK, x_scale[r] = call_q8_scale(c, row0 + r) + block0;
-        const float *sum = call_q8_sum(c, row0 + r) + block0;
-        for (int g = 0; g < n_groups; g++) {
-            row[r].x_sum[g] = 0;
-            for (int b = 0; b < group_blocks; b++) row[r].x_sum[g] += *sum++;
-        }
+        row[r].x_sum = sums_of_groups(call_q8_sum(c, row0 + r) + block0, group_blocks, group_blocks * n_groups);
     }
 #define DOT(r, i) dot_bytes(&d##r##i, v##i, four);
 #define ROW(r)                                                               \
@@ -200,10 +247,11 @@ INLINE void panel_q8(const struct linear_call *c, struct panel *p, int group_blo
 #define ADD(r, i)                                                            \
     if (R > r) {                                                             \
         __m512 acc = _mm512_fmadd_ps(p->scale[g][i], t##r##i, row[r].acc[i]);                   \
-        row[r].acc[i] = _mm512_fmadd_ps(p->bias[g][i], _mm512_set1_ps(row[r].x_sum[g]), acc);   \
+        row[r].acc[i] = _mm512_fmadd_ps(p->bias[g][i], _mm512_set1_ps(((const float *)&row[r].x_sum)[g * group_blocks]), acc);   \
     }
 #define ALL(M) TILE_VECTORS(M, 0) TILE_VECTORS(M, 1) TILE_VECTORS(M, 2)
     for (int g = 0, block = 0; g < n_groups; g++) {
+        __asm__ volatile("" ::: "memory"); /* sums of all groups stay in memory: there are no registers left */
         ALL(DECLARE_SUM)
         for (int end = block + group_blocks; block < end; block++) {
             const __m512i(*codes)[STREAMS] = p->codes[block];
@@ -228,10 +276,10 @@ INLINE void panel_q8(const struct linear_call *c, struct panel *p, int group_blo
 }
 
 INLINE void panel_all_rows_q8(const struct linear_call *c, struct panel *p, const int group_blocks, int n_groups, int block0) {
-    int row = 0;
-    for (; row + DOT_ROWS <= c->n_rows; row += DOT_ROWS) panel_q8(c, p, group_blocks, n_groups, block0, row, DOT_ROWS);
-    if (c->n_rows - row == 2) panel_q8(c, p, group_blocks, n_groups, block0, row, 2);
-    if (c->n_rows - row == 1) panel_q8(c, p, group_blocks, n_groups, block0, row, 1);
+    int row = 0, left = c->n_rows;
+    for (; left > 4 || left == 3; row += DOT_ROWS, left -= DOT_ROWS) panel_q8(c, p, group_blocks, n_groups, block0, row, DOT_ROWS);
+    for (; left > 1; row += 2, left -= 2) panel_q8(c, p, group_blocks, n_groups, block0, row, 2); /* 4 as 2 + 2 */
+    if (left == 1) panel_q8(c, p, group_blocks, n_groups, block0, row, 1);
 }
 
 static __attribute__((noinline)) void panel_rows_q8(const struct linear_call *c, struct panel *p, int group_blocks, int n_groups, int block0) {
@@ -265,7 +313,7 @@ INLINE void run_panel(const struct linear_call *c, int col0, int col1, const int
 }
 
 /* bf16 inputs: the same over codes widened to fp32. */
-INLINE __m512 code_at(const __m512i *v, int kk) { /* k = 4 s + kk of the 16 columns */
+INLINE __m512 code_at(const __m512i *v, const int kk) { /* k = 4 s + kk of the 16 columns */
     __m512i q = kk < 3 ? _mm512_and_si512(kk ? _mm512_srli_epi32(*v, (unsigned)(8 * kk)) : *v, _mm512_set1_epi32(255)) : _mm512_srli_epi32(*v, 24);
     return _mm512_cvtepi32_ps(q);
 }
@@ -284,11 +332,13 @@ INLINE void stream_bf16(const struct linear_call *c, const struct affine_shape *
         for (int b = 0; b < shape->group_blocks; b++, block++) {
             __m512i v[STREAMS][8];
             for (int i = 0; i < C; i++) unpack(in[i], bits, ahead, v[i]), in[i] += shape->block_bytes;
-            for (int k = 0; k < AFFINE_BLOCK; k++) {
-                float value = float_from_bf16(x[block * AFFINE_BLOCK + k]);
-                sum += value;
-                for (int i = 0; i < C; i++) t[i] = _mm512_fmadd_ps(code_at(&v[i][k / 4], k & 3), _mm512_set1_ps(value), t[i]);
-            }
+            for (int s = 0; s < 8; s++)
+#pragma GCC unroll 4
+                for (int kk = 0; kk < 4; kk++) {
+                    float value = float_from_bf16(x[block * AFFINE_BLOCK + 4 * s + kk]);
+                    sum += value;
+                    for (int i = 0; i < C; i++) t[i] = _mm512_fmadd_ps(code_at(&v[i][s], kk), _mm512_set1_ps(value), t[i]);
+                }
         }
         for (int i = 0; i < C; i++) {
             acc[i] = _mm512_fmadd_ps(load_scales(in[i], shape->scale), t[i], acc[i]);
@@ -299,7 +349,7 @@ INLINE void stream_bf16(const struct linear_call *c, const struct affine_shape *
     for (int i = 0; i < C; i++) store_tile(c, row, col + i * AFFINE_TILE, acc[i]);
 }
 
-INLINE void run_stream_bf16(const struct linear_call *c, int col0, int col1, const int bits) {
+INLINE void run_few_bf16(const struct linear_call *c, int col0, int col1, const int bits) {
     struct affine_shape shape = affine_shape(c->w->source);
     int col = col0;
     for (; col1 - col > (STREAMS - 1) * AFFINE_TILE; col += STREAMS * AFFINE_TILE)
@@ -308,60 +358,64 @@ INLINE void run_stream_bf16(const struct linear_call *c, int col0, int col1, con
         for (int row = 0; row < c->n_rows; row++) stream_bf16(c, &shape, col, row, bits, 1);
 }
 
-INLINE void panel_bf16(const struct linear_call *c, struct panel *p, int group_blocks, int n_groups, int block0, int row0, const int R) {
-    const uint16_t *x[FMA_ROWS];
+/* R rows from row0 on against group g of the panel, whose codes are in p->values. */
+INLINE void group_bf16(const struct linear_call *c, struct panel *p, int g, int k0, int n, int row0, const int R) {
+    float x[FMA_ROWS][4 * AFFINE_BLOCK], sum[FMA_ROWS] = {0};
     struct panel_row *row = p->row + row0;
-    for (int r = 0; r < R; r++) x[r] = call_bf16(c, row0 + r) + block0 * AFFINE_BLOCK;
-    for (int g = 0, block = 0; g < n_groups; g++) {
-        __m512 t[FMA_ROWS][STREAMS];
-        float sum[FMA_ROWS] = {0};
-        for (int r = 0; r < R; r++)
-            for (int i = 0; i < STREAMS; i++) t[r][i] = _mm512_setzero_ps();
-        for (int b = 0; b < group_blocks; b++, block++) {
-#pragma GCC unroll 1
-            for (int s = 0; s < 8; s++) {
-                for (int kk = 0; kk < 4; kk++) {
-                    __m512 q[STREAMS];
-                    for (int i = 0; i < STREAMS; i++) q[i] = code_at(&p->codes[block][s][i], kk);
-                    for (int r = 0; r < R; r++) {
-                        float value = float_from_bf16(x[r][block * AFFINE_BLOCK + 4 * s + kk]);
-                        sum[r] += value;
-                        for (int i = 0; i < STREAMS; i++) t[r][i] = _mm512_fmadd_ps(q[i], _mm512_set1_ps(value), t[r][i]);
-                    }
-                }
-            }
-        }
-        for (int r = 0; r < R; r++)
-            for (int i = 0; i < STREAMS; i++)
-                row[r].acc[i] = _mm512_fmadd_ps(p->bias[g][i], _mm512_set1_ps(sum[r]), _mm512_fmadd_ps(p->scale[g][i], t[r][i], row[r].acc[i]));
+    for (int r = 0; r < R; r++) {
+        const uint16_t *from = call_bf16(c, row0 + r) + k0;
+        for (int k = 0; k < n; k++) x[r][k] = float_from_bf16(from[k]);
+        for (int k = 0; k < n; k++) sum[r] += x[r][k];
     }
+    TILE_ROWS(TILE_DECLARE)
+    TILE_ROWS(TILE_CLEAR)
+#define PRODUCT(r, i) fma_into(&s##r##i, a##i, b);
+#define ROW(r) if (R > r) { __m512 b = _mm512_set1_ps(x[r][k]); TILE_VECTORS(PRODUCT, r) }
+#pragma GCC unroll 1
+    for (int k = 0; k < n; k++) {
+        __m512 a0 = p->values[k][0], a1 = p->values[k][1], a2 = p->values[k][2], a3 = p->values[k][3];
+        keep_floats(&a0), keep_floats(&a1), keep_floats(&a2), keep_floats(&a3);
+        TILE_ROWS(ROW)
+    }
+#undef PRODUCT
+#undef ROW
+    __m512 t[FMA_ROWS][STREAMS], *p0 = t[0], *p1 = t[1], *p2 = t[2], *p3 = t[3], *p4 = t[4], *p5 = t[5];
+    TILE_ROWS(TILE_STORE)
+    for (int r = 0; r < R; r++)
+        for (int i = 0; i < STREAMS; i++)
+            row[r].acc[i] = _mm512_fmadd_ps(p->bias[g][i], _mm512_set1_ps(sum[r]), _mm512_fmadd_ps(p->scale[g][i], t[r][i], row[r].acc[i]));
 }
 
 static __attribute__((noinline)) void panel_rows_bf16(const struct linear_call *c, struct panel *p, int group_blocks, int n_groups, int block0) {
-    for (int row = 0; row < c->n_rows; row += FMA_ROWS) {
-        switch (c->n_rows - row) {
-        case 1: panel_bf16(c, p, group_blocks, n_groups, block0, row, 1); break;
-        case 2: panel_bf16(c, p, group_blocks, n_groups, block0, row, 2); break;
-        case 3: panel_bf16(c, p, group_blocks, n_groups, block0, row, 3); break;
-        case 4: panel_bf16(c, p, group_blocks, n_groups, block0, row, 4); break;
-        case 5: panel_bf16(c, p, group_blocks, n_groups, block0, row, 5); break;
-        default: panel_bf16(c, p, group_blocks, n_groups, block0, row, 6); break;
+    for (int g = 0, n = group_blocks * AFFINE_BLOCK, k0 = block0 * AFFINE_BLOCK; g < n_groups; g++, k0 += n) {
+        for (int k = 0; k < n; k += 4)
+            for (int i = 0; i < STREAMS; i++)
+                for (int kk = 0; kk < 4; kk++) p->values[k + kk][i] = code_at(&p->codes[g * group_blocks + k / AFFINE_BLOCK][k / 4 % 8][i], kk);
+        for (int row = 0; row < c->n_rows; row += FMA_ROWS) {
+            switch (c->n_rows - row) {
+            case 1: group_bf16(c, p, g, k0, n, row, 1); break;
+            case 2: group_bf16(c, p, g, k0, n, row, 2); break;
+            case 3: group_bf16(c, p, g, k0, n, row, 3); break;
+            case 4: group_bf16(c, p, g, k0, n, row, 4); break;
+            case 5: group_bf16(c, p, g, k0, n, row, 5); break;
+            default: group_bf16(c, p, g, k0, n, row, 6); break;
+            }
         }
     }
 }
 
 #define KERNEL(BITS, FORM, form_, kind, low, high, scratch)                                                                \
     {.name = "affine" #BITS " " #form_ " " #kind, .repr = "affine", .bits = BITS, .layout = &cpu_layout_affine,            \
-     .arithmetic = "fma codes by " #form_, .form = FORM, .min_rows = low, .max_rows = high, .tile = AFFINE_TILE,        \
+     .arithmetic = "fma codes by " #form_, .form = FORM, .min_rows = low, .max_rows = high, .tile = AFFINE_TILE,           \
      .scratch_bytes = scratch, .run = kind##_##form_##_##BITS}
 #define KERNELS(BITS)                                                                                                      \
-    static void stream_q8_##BITS(const struct linear_call *c, int a, int b) { run_stream_q8(c, a, b, BITS); }              \
+    static void few_q8_##BITS(const struct linear_call *c, int a, int b) { run_few_q8(c, a, b, BITS); }                    \
     static void panel_q8_##BITS(const struct linear_call *c, int a, int b) { run_panel(c, a, b, BITS, panel_rows_q8); }    \
-    static void stream_bf16_##BITS(const struct linear_call *c, int a, int b) { run_stream_bf16(c, a, b, BITS); }          \
+    static void few_bf16_##BITS(const struct linear_call *c, int a, int b) { run_few_bf16(c, a, b, BITS); }                \
     static void panel_bf16_##BITS(const struct linear_call *c, int a, int b) { run_panel(c, a, b, BITS, panel_rows_bf16); } \
     const struct linear_kernel cpu_affine##BITS##_avx512[4] = {                                                            \
-        KERNEL(BITS, FORM_Q8, q8, stream, 1, 4, NULL), KERNEL(BITS, FORM_Q8, q8, panel, 5, INT_MAX, panel_bytes),          \
-        KERNEL(BITS, FORM_BF16, bf16, stream, 1, 4, NULL), KERNEL(BITS, FORM_BF16, bf16, panel, 5, INT_MAX, panel_bytes),  \
+        KERNEL(BITS, FORM_Q8, q8, few, 1, 32, NULL), KERNEL(BITS, FORM_Q8, q8, panel, 9, INT_MAX, panel_bytes),            \
+        KERNEL(BITS, FORM_BF16, bf16, few, 1, 4, NULL), KERNEL(BITS, FORM_BF16, bf16, panel, 5, INT_MAX, panel_bytes),     \
     };
 KERNELS(2)
 KERNELS(3)

@@ -4,22 +4,22 @@
  * bf16 by FMA: of every 32 elements first the even ones, then the odd ones. bf16 dots: as the instruction has it, 32 at a time.
  * The 16 sums are added as a tree of distances 8, 4, 2, 1. A tail is filled up with zeros.
  *
- * "stream" kernels read the file's rows, four at once. "panel" kernels copy 64 columns x STEPS vectors, widened, into L2 and use
- * them for PANEL_ROWS rows; sums wait in memory between panels. */
+ * "stream" kernels read the file's rows, four at once, for four rows of inputs; what is in cache after the first four serves
+ * the others. "panel" kernels, for types that must be widened, do so for 64 columns x STEPS vectors at a time and use them for
+ * PANEL_ROWS rows; sums wait in memory between panels. */
 #ifndef CPU_LINEAR_DENSE_AVX512_H
 #define CPU_LINEAR_DENSE_AVX512_H
-#include <immintrin.h>
 #include <limits.h>
 
 #include "cpu/linear_call.h"
-
-#define INLINE static inline __attribute__((always_inline))
+#include "cpu/linear_tile_avx512.h"
 
 enum dense_kind { DENSE_F32, DENSE_F16, DENSE_BF16, DENSE_DOT, DENSE_ANY };
 enum {
     COLUMNS = 64,
     COLUMN_TILE = 4, ROW_TILE = 6, /* 24 sums in registers; ten loads for 24 products */
-    STEPS = 32,        /* vectors along k of a panel */
+    STEPS = 64,        /* vectors along k of a panel */
+    PITCH = STEPS + 1, /* rows whole 4 KiB apart would share too few places of L1 */
     PANEL_ROWS = 48,
     AHEAD_BYTES = 1024,
 };
@@ -55,11 +55,14 @@ INLINE void load_input(const int kind, const void *x, int k, int n, __m512 v[2])
     else v[0] = n >= 16 ? _mm512_loadu_ps((const float *)x + k) : _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), (const float *)x + k);
 }
 
-INLINE __m512 multiply_add(const int kind, __m512 w, __m512 x, __m512 acc) {
+INLINE void multiply_add(const int kind, __m512 *acc, __m512 w, __m512 x) {
 #if defined(__AVX512BF16__)
-    if (kind == DENSE_DOT) return _mm512_dpbf16_ps(acc, (__m512bh)w, (__m512bh)x);
+    if (kind == DENSE_DOT) {
+        dot_bf16(acc, w, x);
+        return;
+    }
 #endif
-    return (void)kind, _mm512_fmadd_ps(w, x, acc);
+    (void)kind, fma_into(acc, w, x);
 }
 
 /* Lane j of the result: the tree of v[j]. */
@@ -101,7 +104,7 @@ INLINE void stream_tile(const int kind, const uint8_t *w, size_t stride, int n_i
             __m512 b[2];
             load_input(kind, x[r], k, n_in - k, b);
             for (int v = 0; v < step_vectors(kind); v++)
-                for (int i = 0; i < C; i++) sum[r][i] = multiply_add(kind, a[i][v], b[v], sum[r][i]);
+                for (int i = 0; i < C; i++) multiply_add(kind, &sum[r][i], a[i][v], b[v]);
         }
     }
     for (int r = 0; r < R; r++)
@@ -112,44 +115,49 @@ INLINE const void *input_row(const int kind, const struct linear_call *c, int ro
     return kind == DENSE_BF16 || kind == DENSE_DOT ? (const void *)call_bf16(c, row) : (const void *)call_f32(c, row);
 }
 
-/* Up to 16 columns from col on for R rows. */
-INLINE void stream_columns(const int kind, const struct linear_call *c, int col, int n, int row0, const int R) {
-    const struct weight *w = c->w->source;
+/* n <= 16 columns, the first at w, for R rows. */
+INLINE void stream_columns(const int kind, const struct linear_call *c, const uint8_t *w, size_t stride, int col, int n, int row0, const int R) {
     const void *x[4];
     __m512 acc[4][16];
     for (int r = 0; r < R; r++) {
         x[r] = input_row(kind, c, row0 + r);
         for (int i = 0; i < 16; i++) acc[r][i] = _mm512_setzero_ps();
     }
-    __m512(*at)[16] = acc;
     for (int i = 0; i < n;) {
-        const uint8_t *from = w->data + (size_t)(col + i) * w->row_bytes;
-        if (kind == DENSE_ANY) weight_decode(w, col + i, c->scratch), from = c->scratch;
-        at = (__m512(*)[16])(void *)&acc[0][i];
-        if (kind != DENSE_ANY && n - i >= COLUMN_TILE) stream_tile(kind, from, w->row_bytes, c->w->n_in, x, COLUMN_TILE, R, at), i += COLUMN_TILE;
-        else stream_tile(kind, from, w->row_bytes, c->w->n_in, x, 1, R, at), i++;
+        __m512(*at)[16] = (__m512(*)[16])(void *)&acc[0][i];
+        int tile = n - i >= COLUMN_TILE ? COLUMN_TILE : 1;
+        if (tile > 1) stream_tile(kind, w + (size_t)i * stride, stride, c->w->n_in, x, COLUMN_TILE, R, at);
+        else stream_tile(kind, w + (size_t)i * stride, stride, c->w->n_in, x, 1, R, at);
+        i += tile;
     }
     for (int r = 0; r < R; r++) store_columns(c, row0 + r, col, n, reduce(acc[r]));
 }
 
 INLINE void run_stream(const int kind, const struct linear_call *c, int col0, int col1) {
+    const struct weight *w = c->w->source;
     for (int col = col0; col < col1; col += 16) {
         int n = col1 - col < 16 ? col1 - col : 16;
-        for (int row = 0; row < c->n_rows; row += 4) {
-            switch (c->n_rows - row) {
-            case 1: stream_columns(kind, c, col, n, row, 1); break;
-            case 2: stream_columns(kind, c, col, n, row, 2); break;
-            case 3: stream_columns(kind, c, col, n, row, 3); break;
-            default: stream_columns(kind, c, col, n, row, 4); break;
+        const uint8_t *from = w->data + (size_t)col * w->row_bytes;
+        size_t stride = w->row_bytes;
+        if (kind == DENSE_ANY) {
+            from = c->scratch, stride = (size_t)c->w->n_in * sizeof(float);
+            for (int i = 0; i < n; i++) weight_decode(w, col + i, (float *)c->scratch + (size_t)i * (size_t)c->w->n_in);
+        }
+        for (int row = 0, left = c->n_rows, rows; left > 0; row += rows, left -= rows) {
+            rows = left <= 4 ? left : left < 8 ? (left + 1) / 2 : 4;
+            switch (rows) {
+            case 1: stream_columns(kind, c, from, stride, col, n, row, 1); break;
+            case 2: stream_columns(kind, c, from, stride, col, n, row, 2); break;
+            case 3: stream_columns(kind, c, from, stride, col, n, row, 3); break;
+            default: stream_columns(kind, c, from, stride, col, n, row, 4); break;
             }
         }
     }
 }
 
 struct dense_panel {
-    __m512 w[COLUMNS][STEPS], x[PANEL_ROWS + ROW_TILE][STEPS];
-    __m512 acc[PANEL_ROWS + ROW_TILE][COLUMNS];
-    float decoded[]; /* DENSE_ANY: COLUMNS rows of n_in */
+    __m512 w[COLUMNS][PITCH], x[PANEL_ROWS][PITCH];
+    __m512 acc[PANEL_ROWS][COLUMNS];
 };
 
 /* Steps [0, n_steps) of one row from element k on into out. */
@@ -169,40 +177,57 @@ INLINE void fill_input(const int kind, const void *row, int n_in, int k, int n_s
     }
 }
 
-INLINE void panel_tile(const int kind, struct dense_panel *p, int row, int col, int n_steps) {
-    __m512 sum[ROW_TILE][COLUMN_TILE];
-    for (int r = 0; r < ROW_TILE; r++)
-        for (int i = 0; i < COLUMN_TILE; i++) sum[r][i] = p->acc[row + r][col + i];
+/* R rows and four columns, n_steps vectors along k. */
+INLINE void panel_tile(const int kind, struct dense_panel *p, int row, int col, int n_steps, const int R) {
+    const __m512 *w0 = p->w[col], *w1 = p->w[col + 1], *w2 = p->w[col + 2], *w3 = p->w[col + 3];
+    const __m512 *x0 = p->x[row], *x1 = x0 + PITCH, *x2 = x1 + PITCH, *x3 = x2 + PITCH, *x4 = x3 + PITCH, *x5 = x4 + PITCH;
+    __m512 *p0 = &p->acc[row][col], *p1 = p0 + COLUMNS, *p2 = p1 + COLUMNS, *p3 = p2 + COLUMNS, *p4 = p3 + COLUMNS, *p5 = p4 + COLUMNS;
+    TILE_ROWS(TILE_DECLARE)
+    TILE_ROWS(TILE_LOAD)
+#define PRODUCT(r, i) multiply_add(kind, &s##r##i, a##i, b);
+#define ROW(r) if (R > r) { __m512 b = x##r[s]; TILE_VECTORS(PRODUCT, r) }
 #pragma GCC unroll 1
     for (int s = 0; s < n_steps; s++) {
-        __m512 a[COLUMN_TILE];
-        for (int i = 0; i < COLUMN_TILE; i++) a[i] = p->w[col + i][s];
-        for (int r = 0; r < ROW_TILE; r++) {
-            __m512 b = p->x[row + r][s];
-            for (int i = 0; i < COLUMN_TILE; i++) sum[r][i] = multiply_add(kind, a[i], b, sum[r][i]);
-        }
+        __m512 a0 = w0[s], a1 = w1[s], a2 = w2[s], a3 = w3[s];
+        keep_floats(&a0), keep_floats(&a1), keep_floats(&a2), keep_floats(&a3);
+        TILE_ROWS(ROW)
     }
-    for (int r = 0; r < ROW_TILE; r++)
-        for (int i = 0; i < COLUMN_TILE; i++) p->acc[row + r][col + i] = sum[r][i];
+#undef PRODUCT
+#undef ROW
+    TILE_ROWS(TILE_STORE)
 }
 
-/* Rows [row0, row0 + n_rows) of n columns, n_rows <= PANEL_ROWS. Rows and columns beyond the last are computed from stale
- * panels and not stored. */
+INLINE void panel_tile_row(const int kind, struct dense_panel *p, int row, int n_columns, int n_steps, const int R) {
+    for (int i = 0; i < n_columns; i += COLUMN_TILE) panel_tile(kind, p, row, i, n_steps, R);
+}
+
+/* All columns for up to ROW_TILE rows. */
+INLINE void panel_tiles(const int kind, struct dense_panel *p, int row, int n_rows, int n_columns, int n_steps) {
+    switch (n_rows) {
+    case 1: panel_tile_row(kind, p, row, n_columns, n_steps, 1); break;
+    case 2: panel_tile_row(kind, p, row, n_columns, n_steps, 2); break;
+    case 3: panel_tile_row(kind, p, row, n_columns, n_steps, 3); break;
+    case 4: panel_tile_row(kind, p, row, n_columns, n_steps, 4); break;
+    case 5: panel_tile_row(kind, p, row, n_columns, n_steps, 5); break;
+    default: panel_tile_row(kind, p, row, n_columns, n_steps, 6); break;
+    }
+}
+
+/* Rows [row0, row0 + n_rows) of n columns, n_rows <= PANEL_ROWS. Columns beyond the last are computed from a stale panel
+ * and not stored. */
 INLINE void panel_block(const int kind, const struct linear_call *c, struct dense_panel *p, int col, int n, int row0, int n_rows) {
     const struct weight *w = c->w->source;
     int n_in = c->w->n_in, panel_k = STEPS / step_vectors(kind) * step_k(kind);
-    for (int r = 0; r < n_rows + ROW_TILE - 1; r++)
+    for (int r = 0; r < n_rows; r++)
         for (int i = 0; i < COLUMNS; i++) p->acc[r][i] = _mm512_setzero_ps();
     for (int k = 0; k < n_in; k += panel_k) {
         int steps = (n_in - k + step_k(kind) - 1) / step_k(kind) * step_vectors(kind);
         if (steps > STEPS) steps = STEPS;
         for (int i = 0; i < n; i++) {
-            const uint8_t *from = kind == DENSE_ANY ? (const uint8_t *)(p->decoded + (size_t)i * (size_t)n_in) : w->data + (size_t)(col + i) * w->row_bytes;
-            fill_weight(kind, from, n_in, k, steps, p->w[i]);
+            fill_weight(kind, w->data + (size_t)(col + i) * w->row_bytes, n_in, k, steps, p->w[i]);
         }
         for (int r = 0; r < n_rows; r++) fill_input(kind, input_row(kind, c, row0 + r), n_in, k, steps, p->x[r]);
-        for (int r = 0; r < n_rows; r += ROW_TILE)
-            for (int i = 0; i < n; i += COLUMN_TILE) panel_tile(kind, p, r, i, steps);
+        for (int r = 0; r < n_rows; r += ROW_TILE) panel_tiles(kind, p, r, n_rows - r, n, steps);
     }
     for (int r = 0; r < n_rows; r++)
         for (int i = 0; i < n; i += 16) store_columns(c, row0 + r, col + i, n - i, reduce(&p->acc[r][i]));
@@ -212,7 +237,6 @@ INLINE void run_panel(const int kind, const struct linear_call *c, int col0, int
     struct dense_panel *p = c->scratch;
     for (int col = col0; col < col1; col += COLUMNS) {
         int n = col1 - col < COLUMNS ? col1 - col : COLUMNS;
-        for (int i = 0; i < n && kind == DENSE_ANY; i++) weight_decode(c->w->source, col + i, p->decoded + (size_t)i * (size_t)c->w->n_in);
         for (int row = 0; row < c->n_rows; row += PANEL_ROWS)
             panel_block(kind, c, p, col, n, row, c->n_rows - row < PANEL_ROWS ? c->n_rows - row : PANEL_ROWS);
     }
@@ -220,14 +244,12 @@ INLINE void run_panel(const int kind, const struct linear_call *c, int col0, int
 
 static inline size_t dense_panel_bytes(int n_rows, int n_in) { return (void)n_rows, (void)n_in, sizeof(struct dense_panel); }
 
-#define DENSE_KERNELS(name_, repr_, kind, form_, arithmetic_)                                                                     \
-    static void stream_##name_(const struct linear_call *c, int a, int b) { run_stream(kind, c, a, b); }                   \
-    static void panel_##name_(const struct linear_call *c, int a, int b) { run_panel(kind, c, a, b); }                     \
-    const struct linear_kernel cpu_##name_##_avx512[2] = {                                                                 \
-        {.name = #name_ " stream", .repr = repr_, .arithmetic = arithmetic_, .form = form_, .min_rows = 1, .max_rows = 4,  \
-         .tile = 1, .scratch_bytes = kind == DENSE_ANY ? one_column : NULL, .run = stream_##name_},                        \
-        {.name = #name_ " panel", .repr = repr_, .arithmetic = arithmetic_, .form = form_, .min_rows = 5,                  \
-         .max_rows = INT_MAX, .tile = 1, .scratch_bytes = kind == DENSE_ANY ? decoded_panel_bytes : dense_panel_bytes,     \
-         .run = panel_##name_},                                                                                            \
-    };
+#define DENSE_STREAM(name_, repr_, form_, arithmetic_, most_rows, scratch)                                                 \
+    {.name = #name_ " stream", .repr = repr_, .arithmetic = arithmetic_, .form = form_, .min_rows = 1, .max_rows = most_rows,    \
+     .tile = 1, .scratch_bytes = scratch, .run = stream_##name_}
+#define DENSE_PANEL(name_, repr_, form_, arithmetic_)                                                                      \
+    {.name = #name_ " panel", .repr = repr_, .arithmetic = arithmetic_, .form = form_, .min_rows = 9, .max_rows = INT_MAX,       \
+     .tile = 1, .scratch_bytes = dense_panel_bytes, .run = panel_##name_}
+#define DENSE_RUN(name_, how, kind) \
+    static void how##_##name_(const struct linear_call *c, int a, int b) { run_##how(kind, c, a, b); }
 #endif

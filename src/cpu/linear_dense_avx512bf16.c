@@ -3,6 +3,5 @@
 
 #include "cpu/isa.h"
 
-#define one_column NULL
-#define decoded_panel_bytes dense_panel_bytes
-DENSE_KERNELS(bf16dot, "bf16", DENSE_DOT, FORM_BF16, "avx512bf16 dots")
+DENSE_RUN(bf16dot, stream, DENSE_DOT)
+const struct linear_kernel cpu_bf16dot_avx512 = DENSE_STREAM(bf16dot, "bf16", FORM_BF16, "avx512bf16 dots", INT_MAX, NULL);

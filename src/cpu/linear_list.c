@@ -2,6 +2,7 @@
 #include "cpu/isa.h"
 
 #define PAIR(k) &(k)[0], &(k)[1]
+#define SWAPPED(k) &(k)[1], &(k)[0]
 #define AFFINE(isa, at, EACH)                                                                                              \
     EACH(cpu_affine2_##isa + at), EACH(cpu_affine3_##isa + at), EACH(cpu_affine4_##isa + at), EACH(cpu_affine5_##isa + at), \
         EACH(cpu_affine6_##isa + at), EACH(cpu_affine8_##isa + at)
@@ -11,12 +12,14 @@
 const struct linear_kernel *const cpu_kernels_avx2[] = {
     AFFINE(avx2, 0, ), AFFINE(avx2, 1, ), PAIR(cpu_bf16_avx2), PAIR(cpu_f32_avx2), PAIR(cpu_f16_avx2), PAIR(cpu_any_avx2), NULL,
 };
+/* From 9 rows on panels: unpacking costs Intel's two vector ports what AMD's other two ports do beside the dots. */
 const struct linear_kernel *const cpu_kernels_avx512[] = {
-    AFFINE(avx512, 0, PAIR), AFFINE(avx512, 2, PAIR), PAIR(cpu_bf16_avx512),
-    PAIR(cpu_f32_avx512), PAIR(cpu_f16_avx512), PAIR(cpu_any_avx512), NULL,
+    AFFINE(avx512, 0, SWAPPED), AFFINE(avx512, 2, PAIR), PAIR(cpu_bf16_avx512),
+    &cpu_f32_avx512, PAIR(cpu_f16_avx512), &cpu_any_avx512, NULL,
 };
+/* AMD: registers up to 32 rows. */
 const struct linear_kernel *const cpu_kernels_avx512bf16[] = {
-    AFFINE(avx512, 0, PAIR), AFFINE(avx512, 2, PAIR), PAIR(cpu_bf16dot_avx512),
-    PAIR(cpu_f32_avx512), PAIR(cpu_f16_avx512), PAIR(cpu_any_avx512), NULL,
+    AFFINE(avx512, 0, PAIR), AFFINE(avx512, 2, PAIR), &cpu_bf16dot_avx512,
+    &cpu_f32_avx512, PAIR(cpu_f16_avx512), &cpu_any_avx512, NULL,
 };
 #endif

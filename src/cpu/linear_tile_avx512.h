@@ -7,10 +7,15 @@
 #define INLINE static inline __attribute__((always_inline))
 #define TILE_ROWS(M) M(0) M(1) M(2) M(3) M(4) M(5)
 #define TILE_VECTORS(M, r) M(r, 0) M(r, 1) M(r, 2) M(r, 3)
-#define TILE_ALL(M) TILE_VECTORS(M, 0) TILE_VECTORS(M, 1) TILE_VECTORS(M, 2) TILE_VECTORS(M, 3) TILE_VECTORS(M, 4) TILE_VECTORS(M, 5)
+#define TILE_DECLARE(r) __m512 s##r##0, s##r##1, s##r##2, s##r##3;
+#define TILE_CLEAR(r) s##r##0 = s##r##1 = s##r##2 = s##r##3 = _mm512_setzero_ps();
+/* From and to memory with a row `p##r` of four vectors. */
+#define TILE_LOAD(r) if (R > r) s##r##0 = (p##r)[0], s##r##1 = (p##r)[1], s##r##2 = (p##r)[2], s##r##3 = (p##r)[3];
+#define TILE_STORE(r) if (R > r) (p##r)[0] = s##r##0, (p##r)[1] = s##r##1, (p##r)[2] = s##r##2, (p##r)[3] = s##r##3;
 
 /* The value stays in its register: without this it is loaded again for every row, and one 512-bit load a cycle is all Zen 4 has. */
 INLINE void keep(__m512i *v) { __asm__("" : "+v"(*v)); }
+INLINE void keep_floats(__m512 *v) { __asm__("" : "+v"(*v)); }
 INLINE void dot_bytes(__m512i *acc, __m512i codes, __m512i x) {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(*acc) : "v"(codes), "v"(x));
 }
