@@ -244,6 +244,14 @@ static void what_cannot_fit_is_refused_and_what_starts_never_fails_for_memory(vo
     weft_engine_stats(x, &stats);
     assert_true(stats.peak_used_bytes <= stats.memory_bytes);
     assert_int_equal(stats.reserved_bytes, 0);
+    struct weft_sequence *hog;
+    int rows = 2048; /* the largest that goes */
+    while (rows > 64 && weft_sequence_new(&hog, x, rows, NULL)) rows -= 64;
+    assert_true(rows > 64);
+    kept_run(x, o, k, 1); /* nothing runs that could make room */
+    assert_int_equal(k[0].result.error.code, WEFT_ERROR_MEMORY);
+    assert_non_null(strstr(k[0].result.error.message, "MB"));
+    weft_sequence_free(hog);
     o[0].max_tokens = -1; /* as many as go */
     o[0].ignore_eos = 0;
     kept_run(x, o, k, 1);

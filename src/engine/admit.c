@@ -108,6 +108,16 @@ static int admit(struct weft_engine *x, struct weft_request *r) {
     return 1;
 }
 
+/* A request that fits the budget but not beside the sequences that the caller holds: with nothing running nobody makes room. */
+static int refuse_if_stuck(struct weft_engine *x, struct weft_request *r) {
+    struct weft_error e;
+    if (x->n_running) return 0;
+    error_set(&e, WEFT_ERROR_MEMORY, "a prompt of %d tokens and an answer of up to %d need %.1f MB, sequences in use leave %.1f MB", r->n_prompt,
+              r->max_tokens, (double)engine_request_bytes(x, r->n_prompt + r->max_tokens) / 1e6, (double)engine_free_bytes(x) / 1e6);
+    request_finish(r, e.code, &e);
+    return 1;
+}
+
 /* In order of arrival, but for those that wait for a prefix that is just being computed: they let others by. */
 void engine_admit(struct weft_engine *x) {
     pthread_mutex_lock(&x->lock);
@@ -122,7 +132,7 @@ void engine_admit(struct weft_engine *x) {
         if (x->n_running == x->o.parallel || n_coming == MOST_COMING) blocked = 1;
         if (cancelled) gone = admit(x, r);
         else if (!blocked && prefix_is_coming(x, r)) n_coming++;
-        else if (!blocked) gone = admit(x, r), blocked = !gone;
+        else if (!blocked) gone = admit(x, r) || refuse_if_stuck(x, r), blocked = !gone;
         if (gone) n_gone++;
         else *tail = r, tail = &r->next;
     }

@@ -16,11 +16,16 @@ static const struct drafter *const drafters[] = {&draft_mtp, &draft_ngram, &draf
 enum { MOST_ROWS = 64, FIRST_PAUSE = 8, LONGEST_PAUSE = 256 };
 
 /* ms[n]: running mean of a step of n rows of decoding requests and nothing else. */
-struct draft_control { double step_ms[MOST_ROWS + 1]; double draft_ms; /* of one draft token of one request */ double kept[WEFT_DRAFT_MAX]; };
+struct draft_control {
+    double step_ms[MOST_ROWS + 1];
+    double draft_ms;                  /* of one draft token of one request */
+    double kept[WEFT_DRAFT_MAX];      /* over all requests: where a new one begins */
+};
 
 struct draft_state {
     void *data;                       /* the drafter's own */
     double kept[WEFT_DRAFT_MAX];      /* chance that draft d is kept once the ones before were */
+    int seen[WEFT_DRAFT_MAX];         /* drafts that it was learnt from */
     int pause, next_pause;            /* tokens until the next try; how long the pause after it */
 };
 
@@ -87,8 +92,8 @@ static double step_ms(const struct draft_control *c, int n) {
 
 /* The length that gives the most tokens for the time, with `rows` rows in the step besides. */
 static int best_length(const struct draft_control *c, const struct draft_state *s, int rows, int max) {
-    double plain = step_ms(c, rows);
-    if (plain <= 0) return max < 2 ? max : 2;
+    double plain = rows <= MOST_ROWS ? c->step_ms[rows] : step_ms(c, rows);
+    if (plain <= 0) return 0; /* what it takes without drafts is seen first */
     double tokens = 1, chance = 1, best_rate = rows / plain;
     int best = 0;
     for (int d = 1; d <= max; d++) {
@@ -114,6 +119,7 @@ int draft_wanted(struct weft_request *r) {
         s->next_pause = FIRST_PAUSE;
         return n;
     }
+    if (decoding <= MOST_ROWS && x->control->step_ms[decoding] <= 0) return 0;
     /* it does not pay: one short try, then a pause twice as long as the last */
     s->pause = s->next_pause;
     if (s->next_pause < LONGEST_PAUSE) s->next_pause *= 2;
@@ -140,8 +146,9 @@ void draft_learn(struct weft_request *r, int drafted, int accepted) {
         r->result.drafted[d]++, x->stats.drafted[d]++;
         if (d < accepted) r->result.accepted[d]++, x->stats.accepted[d]++;
         if (d > accepted) continue; /* nobody looked at it */
-        double *mean = &r->draft->kept[d], *all = &x->control->kept[d];
-        *mean += 0.15 * ((d < accepted) - *mean);
+        /* the first few count most: a drafter that is always wrong is found out in four tries */
+        double *mean = &r->draft->kept[d], *all = &x->control->kept[d], weight = 1.0 / (3 + r->draft->seen[d]++);
+        *mean += (weight > 0.08 ? weight : 0.08) * ((d < accepted) - *mean);
         *all += 0.02 * ((d < accepted) - *all);
     }
 }

@@ -7,7 +7,8 @@
 #include "base/mem.h"
 #include "engine/random.h"
 
-enum { LANES = 16, BLOCK = 2048 };
+enum { LANES = 16, BLOCK = 2048, BUCKETS = 2048, BUCKETS_PER_UNIT = 64, MOST_NEAR = 4096 };
+static const float NEAR = 3, FAR = 9; /* below the largest logit */
 static const float COLDEST = 1e-4f; /* lower temperatures count as 0: 1 / temperature must not overflow */
 
 struct ranked { float x; int32_t id; };
@@ -21,9 +22,12 @@ struct sampler {
     float sum_max, sum_scale;
     atomic_int next;
     int32_t *count;           /* [vocab], all zero between calls */
-    struct ranked *heap;      /* [vocab] what is in the present band, as a heap */
-    struct ranked *list;      /* [vocab] the best n_list, in order */
-    int n_heap, n_list, band;
+    struct ranked *list; int n_list; /* [vocab] the best, in order */
+    struct ranked *heap; int n_heap; /* those that come next, in pool_of_ranks */
+    struct ranked *pool_of_ranks;    /* [vocab] */
+    float low;                       /* what is below was not ranked yet */
+    int bucket;                      /* the next to be opened; -3, -2: NEAR and FAR are not collected, -1: the buckets are not filled */
+    int bucket_begin[BUCKETS + 1];
 };
 
 int sampler_new(struct sampler **out, int vocab, struct pool *pool, struct weft_error *e) {
@@ -33,8 +37,8 @@ int sampler_new(struct sampler **out, int vocab, struct pool *pool, struct weft_
     s->vocab = vocab, s->n_blocks = (vocab + BLOCK - 1) / BLOCK, s->pool = pool;
     s->x = mem_new(n, sizeof *s->x), s->count = mem_new(n, sizeof *s->count);
     s->block_sum = mem_new((size_t)s->n_blocks, sizeof *s->block_sum);
-    s->heap = mem_new(n, sizeof *s->heap), s->list = mem_new(n, sizeof *s->list);
-    if (!s->x || !s->count || !s->block_sum || !s->heap || !s->list) {
+    s->pool_of_ranks = mem_new(n, sizeof *s->pool_of_ranks), s->list = mem_new(n, sizeof *s->list);
+    if (!s->x || !s->count || !s->block_sum || !s->pool_of_ranks || !s->list) {
         sampler_free(s);
         return error_memory(e, "the sampler");
     }
@@ -44,7 +48,7 @@ int sampler_new(struct sampler **out, int vocab, struct pool *pool, struct weft_
 
 void sampler_free(struct sampler *s) {
     if (!s) return;
-    mem_free(s->x), mem_free(s->count), mem_free(s->block_sum), mem_free(s->heap), mem_free(s->list);
+    mem_free(s->x), mem_free(s->count), mem_free(s->block_sum), mem_free(s->pool_of_ranks), mem_free(s->list);
     mem_free(s);
 }
 
@@ -127,6 +131,10 @@ int32_t sampler_argmax(const float *logits, int vocab) {
     return bad ? -1 : find_first(logits, vocab, max);
 }
 
+/* Wider vectors where there are: the lanes are the same, and so are the bits. 248320 logits: 1.2 ms with SSE2, 0.25 with AVX-512. */
+#if defined(__x86_64__) && defined(__GNUC__)
+__attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
+#endif
 static float sum_block(const float *x, int n, float max, float scale) {
     float sum[LANES] = {0};
     int i = 0;
@@ -199,10 +207,7 @@ static void adjust(struct sampler *s, const struct sampler_input *in) {
     if (o->frequency_penalty != 0) apply_penalty(s, in, FREQUENCY, o->frequency_penalty, o->frequency_context);
 }
 
-/* ---- the ranking, as far as somebody asks: bands of falling logits, each a heap ---- */
-
-static const float band_depths[] = {2, 6, 12, 24, 48, INFINITY}; /* below the maximum */
-enum { N_BANDS = sizeof band_depths / sizeof *band_depths };
+/* ---- the ranking, as far as somebody asks: first what is near the maximum, then buckets of falling logits ---- */
 
 static int before(struct ranked a, struct ranked b) { return a.x > b.x || (a.x == b.x && a.id < b.id); }
 
@@ -216,26 +221,65 @@ static void sift(struct ranked *h, int n, int at) {
     h[at] = v;
 }
 
-static void collect_band(struct sampler *s) {
-    float high = s->band ? s->max - band_depths[s->band - 1] : INFINITY; /* exclusive */
-    float low = s->max - band_depths[s->band];                           /* inclusive */
-    s->band++;
+static void open_heap(struct sampler *s, struct ranked *h, int n) {
+    for (int i = n / 2; i-- > 0;) sift(h, n, i);
+    s->heap = h, s->n_heap = n;
+}
+
+/* What lies in [low, s->low), if it is not too much: nearly always all that is wanted. */
+static int collect_near(struct sampler *s, float low) {
+    const float *x = s->x, high = s->low;
     int n = 0;
     for (int i = 0; i < s->vocab; i += 64) {
-        int end = i + 64 < s->vocab ? i + 64 : s->vocab, hit = 0;
-        for (int j = i; j < end; j++) hit |= s->x[j] >= low;
-        if (!hit) continue;
-        for (int j = i; j < end; j++)
-            if (s->x[j] >= low && s->x[j] < high) s->heap[n++] = (struct ranked){s->x[j], j};
+        int size = s->vocab - i < 64 ? s->vocab - i : 64, hit = 0;
+        if (size == 64)
+            for (int j = 0; j < 64; j++) hit |= x[i + j] >= low;
+        for (int j = i; (hit || size < 64) && j < i + size; j++)
+            if (x[j] >= low && x[j] < high) {
+                if (n == MOST_NEAR) return 0;
+                s->pool_of_ranks[n++] = (struct ranked){x[j], j};
+            }
     }
-    for (int i = n / 2; i-- > 0;) sift(s->heap, n, i);
-    s->n_heap = n;
+    s->low = low;
+    open_heap(s, s->pool_of_ranks, n);
+    return 1;
+}
+
+/* Monotone in x, so that a bucket comes before the next whatever rounding does. */
+static int bucket_of(float max, float x) {
+    float at = (max - x) * BUCKETS_PER_UNIT;
+    return at < (float)(BUCKETS - 1) ? (int)at : BUCKETS - 1;
+}
+
+/* All that is not ranked yet, sorted into buckets by counting. */
+static void fill_buckets(struct sampler *s) {
+    int *begin = s->bucket_begin;
+    const float *x = s->x, max = s->max, low = s->low;
+    memset(begin, 0, sizeof s->bucket_begin);
+    for (int i = 0; i < s->vocab; i++)
+        if (x[i] < low) begin[bucket_of(max, x[i]) + 1]++;
+    for (int b = 0; b < BUCKETS; b++) begin[b + 1] += begin[b];
+    int at[BUCKETS];
+    memcpy(at, begin, sizeof at);
+    for (int i = 0; i < s->vocab; i++)
+        if (x[i] < low) s->pool_of_ranks[at[bucket_of(max, x[i])]++] = (struct ranked){x[i], i};
+}
+
+static void next_heap(struct sampler *s) {
+    int b = s->bucket++;
+    if (b < 0) {
+        if (b < -1 && collect_near(s, s->max - (b == -3 ? NEAR : FAR))) return;
+        fill_buckets(s);
+        s->bucket = 0;
+        return;
+    }
+    open_heap(s, s->pool_of_ranks + s->bucket_begin[b], s->bucket_begin[b + 1] - s->bucket_begin[b]);
 }
 
 /* The token of rank i, or NULL behind the last. */
 static const struct ranked *rank_at(struct sampler *s, int i) {
     while (s->n_list <= i) {
-        while (!s->n_heap && s->band < N_BANDS) collect_band(s);
+        while (!s->n_heap && s->bucket < BUCKETS) next_heap(s);
         if (!s->n_heap) return NULL;
         s->list[s->n_list++] = s->heap[0];
         s->heap[0] = s->heap[--s->n_heap];
@@ -361,7 +405,7 @@ int sampler_pick(struct sampler *s, const struct sampler_input *in, struct sampl
         return 0;
     }
     memcpy(s->x, in->logits, (size_t)s->vocab * sizeof *s->x);
-    s->max = max, s->n_heap = 0, s->n_list = 0, s->band = 0;
+    s->max = max, s->n_heap = 0, s->n_list = 0, s->bucket = -3, s->low = INFINITY;
     if (changes_logits(o)) {
         adjust(s, in);
         s->max = find_max(s->x, s->vocab, &bad);
