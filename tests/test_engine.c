@@ -432,6 +432,45 @@ static void special_tokens_in_a_message_stay_text(void **state) {
     weft_free(ids), weft_free(text), weft_free(again);
 }
 
+/* Runs two requests through a new engine; 0 when everything went well, else the code. */
+static int try_all(const char *draft) {
+    struct weft_engine *x;
+    struct weft_error e = {0, ""};
+    struct weft_engine_options options = {.memory_bytes = (size_t)1 << 30, .draft = draft, .draft_max = 2, .draft_always = 1, .parallel = 2};
+    int code = weft_engine_open(&x, kept_model(), &options, &e);
+    if (code) return code;
+    for (int i = 0; i < 2 && !code; i++) {
+        struct weft_request_options o = kept_ask(i ? USER("51+6=?") : USER("Hello!"));
+        struct weft_answer a;
+        o.max_tokens = 6;
+        code = weft_generate(&a, x, &o, &e);
+        if (!code) assert_string_equal(a.text, i ? "57" : "Hello! How can I help"), weft_answer_drop(&a);
+        else assert_true(strlen(e.message) > 5);
+    }
+    struct weft_engine_stats stats;
+    weft_engine_stats(x, &stats);
+    assert_int_equal(stats.reserved_bytes, 0);
+    weft_engine_close(x);
+    return code;
+}
+
+static void any_allocation_may_fail(void **state) {
+    (void)state;
+    assert_int_equal(try_all("mtp"), 0);
+    int n_failed = 0;
+    /* once, and from there on for ever; the later ones in strides, since most of them are alike */
+    for (int sticky = 0; sticky < 2; sticky++)
+        for (int64_t at = 0, reached = 1; reached; at += at < 40 ? 1 : 23) {
+            uint64_t before = mem_count();
+            mem_fail_at(at, sticky);
+            int code = try_all("mtp");
+            mem_fail_at(-1, 0);
+            reached = (int64_t)(mem_count() - before) > at;
+            if (code) assert_true(reached && (code == WEFT_ERROR_MEMORY || code == WEFT_ERROR_INPUT)), n_failed++;
+        }
+    assert_true(n_failed > 40);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recorded_answers_come_token_for_token),
@@ -453,6 +492,7 @@ int main(void) {
         cmocka_unit_test(reasoning_that_has_used_its_budget_is_ended),
         cmocka_unit_test(tool_calls_come_whole_and_name_the_finish),
         cmocka_unit_test(special_tokens_in_a_message_stay_text),
+        cmocka_unit_test(any_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

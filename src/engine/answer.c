@@ -4,7 +4,7 @@
 #include "base/buf.h"
 #include "base/json.h"
 #include "base/mem.h"
-#include "weft.h"
+#include "engine/inside.h"
 
 struct collected {
     const struct weft_request_options *o;
@@ -47,7 +47,9 @@ int weft_generate(struct weft_answer *out, struct weft_engine *engine, const str
     *out = (struct weft_answer){0};
     buf_init(&c.text), buf_init(&c.reasoning);
     buf_add_text(&c.text, ""), buf_add_text(&c.reasoning, "");
-    int code = weft_submit(NULL, engine, &own, e);
+    /* a step that is refused would leave the request in the queue with our pointers */
+    int code = engine->stepping || engine->open ? error_set(e, WEFT_ERROR_INPUT, "weft_generate needs the engine for itself: a step is open")
+                                                : weft_submit(NULL, engine, &own, e);
     while (!code && !c.done) {
         int more = weft_engine_step(engine, e);
         if (more < 0) code = more;

@@ -188,14 +188,12 @@ int engine_step_running(struct weft_engine *x, struct weft_error *e) {
     cache_commit(x->cache, &x->batch, x->keeps);
     draft_clock(x, decoding, decoding == rows, clock_ms() - begin);
     for (int i = 0; i < x->n_parts; i++) take_snapshots(x, &x->parts[i], &x->groups[i]), see_hidden(x, &x->parts[i]);
-    if (x->drafter && x->drafter->settle && (code = x->drafter->settle(x, e))) return code;
+    if (x->drafter && x->drafter->settle) code = x->drafter->settle(x, e);
     for (int i = 0; i < x->n_parts; i++) {
         struct part *p = &x->parts[i];
-        struct weft_error ignored;
+        struct weft_error ignored; /* a cache that has no room loses nothing but time */
         if (p->n_snapshots) tree_store(x->tree, p->request->seq, p->snapshots, p->n_snapshots, &ignored);
     }
-    size_t used = cache_used_bytes(x->cache);
-    if (used > x->stats.peak_used_bytes) x->stats.peak_used_bytes = used;
-    sweep(x);
-    return 0;
+    if (!code) sweep(x);
+    return code;
 }

@@ -161,7 +161,8 @@ static int mtp_settle(struct weft_engine *x, struct weft_error *e) {
         struct held *h = draft_data(r);
         const float *hidden = m->seen + (size_t)c->offset * (size_t)x->hidden;
         int end = c->first + c->n, run_end = end < r->n_known ? end : r->n_known - 1; /* rows whose next token is known */
-        if (r->started_answer && h->n + c->n <= HELD_ROWS && c->first >= r->n_prompt) run_end = c->first;
+        if (r->started_answer && c->first >= r->n_prompt && h->n + c->n <= HELD_ROWS) run_end = c->first;
+        else if (r->started_answer && run_end == end) run_end = end - 1; /* what the next draft begins with */
         int first = first_text_row(r, c->first, run_end);
         if (run_end > first)
             add_group(x, r, first, run_end - first, r->known + first + 1, hidden + (size_t)(first - c->first) * (size_t)x->hidden);
