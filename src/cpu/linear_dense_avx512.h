@@ -17,6 +17,7 @@
 enum dense_kind { DENSE_F32, DENSE_F16, DENSE_BF16, DENSE_DOT, DENSE_ANY };
 enum {
     COLUMNS = 64,
+    STREAM_ROWS = 4, FEW_ROWS = 8,
     COLUMN_TILE = 4, ROW_TILE = 6, /* 24 sums in registers; ten loads for 24 products */
     STEPS = 64,        /* vectors along k of a panel */
     PITCH = STEPS + 1, /* rows whole 4 KiB apart would share too few places of L1 */
@@ -86,19 +87,26 @@ INLINE void store_columns(const struct linear_call *c, int row, int col, int n, 
     _mm512_mask_storeu_ps(y, m, v);
 }
 
-/* C columns at w, w + stride ..., R rows; sums to acc[row][column]. `next`: where this stream goes on after its row. */
-INLINE void stream_tile(const int kind, const uint8_t *w, size_t stride, int n_in, const void *const *x, const int C, const int R,
-                        __m512 acc[][16]) {
-    __m512 sum[4][COLUMN_TILE];
-    const size_t row_bytes = (size_t)n_in * (size_t)weight_size(kind), seam = (size_t)(C - 1) * stride;
-    for (int r = 0; r < R; r++)
+INLINE const void *input_row(const int kind, const struct linear_call *c, int row) {
+    return kind == DENSE_BF16 || kind == DENSE_DOT ? (const void *)call_bf16(c, row) : (const void *)call_f32(c, row);
+}
+
+/* C columns at w, w + stride ..., R rows; the sums of row r and column i to acc[r * row_step + i * step]. */
+INLINE void stream_tile(const int kind, const struct linear_call *c, const uint8_t *w, size_t stride, int row0, const int C, const int R,
+                        __m512 *acc, int row_step, int step) {
+    const int n_in = c->w->n_in;
+    const void *x[STREAM_ROWS];
+    __m512 sum[STREAM_ROWS][COLUMN_TILE];
+    for (int r = 0; r < R; r++) {
+        x[r] = input_row(kind, c, row0 + r);
         for (int i = 0; i < C; i++) sum[r][i] = _mm512_setzero_ps();
+    }
     for (int k = 0; k < n_in; k += step_k(kind)) {
-        size_t at = (size_t)k * (size_t)weight_size(kind), ahead = at + AHEAD_BYTES < row_bytes ? at + AHEAD_BYTES : at + AHEAD_BYTES + seam;
+        const uint8_t *at = w + (size_t)k * (size_t)weight_size(kind);
         __m512 a[COLUMN_TILE][2];
         for (int i = 0; i < C; i++) {
-            _mm_prefetch((const char *)((uintptr_t)w + (size_t)i * stride + ahead), _MM_HINT_T0);
-            load_weight(kind, w + (size_t)i * stride + at, n_in - k, a[i]);
+            _mm_prefetch((const char *)((uintptr_t)at + (size_t)i * stride + AHEAD_BYTES), _MM_HINT_T0);
+            load_weight(kind, at + (size_t)i * stride, n_in - k, a[i]);
         }
         for (int r = 0; r < R; r++) {
             __m512 b[2];
@@ -108,34 +116,60 @@ INLINE void stream_tile(const int kind, const uint8_t *w, size_t stride, int n_i
         }
     }
     for (int r = 0; r < R; r++)
-        for (int i = 0; i < C; i++) acc[r][i] = sum[r][i];
+        for (int i = 0; i < C; i++) acc[r * row_step + i * step] = sum[r][i];
 }
 
-INLINE const void *input_row(const int kind, const struct linear_call *c, int row) {
-    return kind == DENSE_BF16 || kind == DENSE_DOT ? (const void *)call_bf16(c, row) : (const void *)call_f32(c, row);
+/* All rows of the call, up to four at a time. */
+INLINE void stream_rows(const int kind, const struct linear_call *c, const uint8_t *w, size_t stride, int row0, int n_rows, const int C,
+                        __m512 *acc, int row_step, int step) {
+    for (int row = row0, left = n_rows, n; left > 0; row += n, left -= n, acc += n * row_step) {
+        n = left <= STREAM_ROWS ? left : left < 2 * STREAM_ROWS ? (left + 1) / 2 : STREAM_ROWS;
+        switch (n) {
+        case 1: stream_tile(kind, c, w, stride, row, C, 1, acc, row_step, step); break;
+        case 2: stream_tile(kind, c, w, stride, row, C, 2, acc, row_step, step); break;
+        case 3: stream_tile(kind, c, w, stride, row, C, 3, acc, row_step, step); break;
+        default: stream_tile(kind, c, w, stride, row, C, 4, acc, row_step, step); break;
+        }
+    }
 }
 
-/* n <= 16 columns, the first at w, for R rows. */
-INLINE void stream_columns(const int kind, const struct linear_call *c, const uint8_t *w, size_t stride, int col, int n, int row0, const int R) {
-    const void *x[4];
-    __m512 acc[4][16];
-    for (int r = 0; r < R; r++) {
-        x[r] = input_row(kind, c, row0 + r);
-        for (int i = 0; i < 16; i++) acc[r][i] = _mm512_setzero_ps();
+/* n <= 16 neighbouring columns, the first at w, for all rows: the columns stay in cache from one set of rows to the next. */
+INLINE void near_columns(const int kind, const struct linear_call *c, const uint8_t *w, size_t stride, int col, int n) {
+    for (int row = 0; row < c->n_rows; row += FEW_ROWS) {
+        int n_rows = c->n_rows - row < FEW_ROWS ? c->n_rows - row : FEW_ROWS;
+        __m512 acc[FEW_ROWS][16];
+        for (int r = 0; r < n_rows; r++)
+            for (int i = 0; i < 16; i++) acc[r][i] = _mm512_setzero_ps();
+        for (int i = 0; i < n;) {
+            int tile = n - i >= COLUMN_TILE ? COLUMN_TILE : 1;
+            if (tile > 1) stream_rows(kind, c, w + (size_t)i * stride, stride, row, n_rows, COLUMN_TILE, &acc[0][i], 16, 1);
+            else stream_rows(kind, c, w + (size_t)i * stride, stride, row, n_rows, 1, &acc[0][i], 16, 1);
+            i += tile;
+        }
+        for (int r = 0; r < n_rows; r++) store_columns(c, row + r, col, n, reduce(acc[r]));
     }
-    for (int i = 0; i < n;) {
-        __m512(*at)[16] = (__m512(*)[16])(void *)&acc[0][i];
-        int tile = n - i >= COLUMN_TILE ? COLUMN_TILE : 1;
-        if (tile > 1) stream_tile(kind, w + (size_t)i * stride, stride, c->w->n_in, x, COLUMN_TILE, R, at);
-        else stream_tile(kind, w + (size_t)i * stride, stride, c->w->n_in, x, 1, R, at);
-        i += tile;
-    }
-    for (int r = 0; r < R; r++) store_columns(c, row0 + r, col, n, reduce(acc[r]));
+}
+
+/* Few rows: four streams of `apart` columns each, as long as the range allows, since the processor's own prefetching follows
+ * long streams only. 16 columns of each. */
+INLINE void far_columns(const int kind, const struct linear_call *c, const uint8_t *w, int apart, int col) {
+    const size_t row_bytes = c->w->source->row_bytes;
+    __m512 acc[FEW_ROWS][COLUMN_TILE][16];
+    for (int i = 0; i < 16; i++)
+        stream_rows(kind, c, w + (size_t)i * row_bytes, (size_t)apart * row_bytes, 0, c->n_rows, COLUMN_TILE, &acc[0][0][i], COLUMN_TILE * 16, 16);
+    for (int r = 0; r < c->n_rows; r++)
+        for (int j = 0; j < COLUMN_TILE; j++) store_columns(c, r, col + j * apart, 16, reduce(acc[r][j]));
 }
 
 INLINE void run_stream(const int kind, const struct linear_call *c, int col0, int col1) {
     const struct weight *w = c->w->source;
-    for (int col = col0; col < col1; col += 16) {
+    int col = col0;
+    if (kind != DENSE_ANY && c->n_rows <= FEW_ROWS) {
+        int apart = (col1 - col0) / (16 * COLUMN_TILE) * 16;
+        for (; col < col0 + apart; col += 16) far_columns(kind, c, w->data + (size_t)col * w->row_bytes, apart, col);
+        col = col0 + COLUMN_TILE * apart;
+    }
+    for (; col < col1; col += 16) {
         int n = col1 - col < 16 ? col1 - col : 16;
         const uint8_t *from = w->data + (size_t)col * w->row_bytes;
         size_t stride = w->row_bytes;
@@ -143,15 +177,7 @@ INLINE void run_stream(const int kind, const struct linear_call *c, int col0, in
             from = c->scratch, stride = (size_t)c->w->n_in * sizeof(float);
             for (int i = 0; i < n; i++) weight_decode(w, col + i, (float *)c->scratch + (size_t)i * (size_t)c->w->n_in);
         }
-        for (int row = 0, left = c->n_rows, rows; left > 0; row += rows, left -= rows) {
-            rows = left <= 4 ? left : left < 8 ? (left + 1) / 2 : 4;
-            switch (rows) {
-            case 1: stream_columns(kind, c, from, stride, col, n, row, 1); break;
-            case 2: stream_columns(kind, c, from, stride, col, n, row, 2); break;
-            case 3: stream_columns(kind, c, from, stride, col, n, row, 3); break;
-            default: stream_columns(kind, c, from, stride, col, n, row, 4); break;
-            }
-        }
+        near_columns(kind, c, from, stride, col, n);
     }
 }
 

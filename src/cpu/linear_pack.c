@@ -19,12 +19,13 @@ static inline __attribute__((always_inline)) uint64_t spread(uint64_t x, int bit
     return (x & one) | (x >> bits & one) << 8;
 }
 
-/* One block: in[c] points to the 32 codes of column c. w[s][c]: vector s, column c. */
-static inline __attribute__((always_inline)) void block_words(const uint8_t *const *in, size_t at, int bits, uint32_t w[8][16]) {
+/* One block: the 32 codes of column c are at in[c] + at. w[s][c]: vector s, column c. Eight bytes at a time are read, of which
+ * `bits` count; in the last block of a row no more than those, since the file may end there. */
+static inline __attribute__((always_inline)) void block_words(const uint8_t *const *in, size_t at, int bits, int last, uint32_t w[8][16]) {
     for (int c = 0; c < AFFINE_TILE; c++) {
         for (int o = 0; o < 4; o++) {
             uint64_t x = 0;
-            memcpy(&x, in[c] + at + o * bits, (size_t)bits);
+            memcpy(&x, in[c] + at + o * bits, last ? (size_t)bits : 8);
             if (bits < 8) x = spread(x, bits);
             w[2 * o][c] = (uint32_t)x, w[2 * o + 1][c] = (uint32_t)(x >> 32);
         }
@@ -50,7 +51,8 @@ static inline __attribute__((always_inline)) void pack_tile(const struct affine_
     for (int g = 0; g < s->n_groups; g++) {
         for (int b = 0; b < s->group_blocks; b++, at += (size_t)bits * 4) {
             uint32_t w[8][16];
-            block_words(in, at, bits, w);
+            if (g + 1 == s->n_groups && b + 1 == s->group_blocks) block_words(in, at, bits, 1, w);
+            else block_words(in, at, bits, 0, w);
             if (bits == 8) memcpy(out, w, 512), out += 512;
             if (bits >= 4 && bits < 8) out = plane(w, 0, 4, out);
             if (bits < 4) out = plane(w, 0, 2, out);

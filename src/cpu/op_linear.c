@@ -8,7 +8,9 @@
 #include "quant/quant.h"
 
 enum {
-    COLUMNS = 64,    /* a multiple of every kernel's tile */
+    LEAST_COLUMNS = 64, MOST_COLUMNS = 256, /* of a task; multiples of every kernel's tile. Few rows are read as four streams of a
+                                             * quarter of them each: the longer the better */
+    EXPERT_COLUMNS = 128,
     ROW_BLOCK = 256, /* 256 rows of 4096 int8 values are 1 MiB: about one core's L2 */
 };
 
@@ -27,8 +29,15 @@ static void embed_run(const struct cpu *c, const struct op *op, int task, void *
 
 const struct cpu_op cpu_op_embed = {embed_tasks, embed_run, NULL};
 
-static void run_block(struct linear_call *call, int col_block) {
-    int col0 = col_block * COLUMNS, col1 = col0 + COLUMNS < call->w->n_out ? col0 + COLUMNS : call->w->n_out;
+/* Columns of a task: at least four tasks a thread, if there are as many. */
+static int width(const struct cpu *c, int n_out, int n_rows) {
+    int w = n_rows > row_class_limit[1] ? LEAST_COLUMNS : MOST_COLUMNS;
+    while (w > LEAST_COLUMNS && n_out < w * 4 * pool_threads(c->pool)) w /= 2;
+    return w;
+}
+
+static void run_block(struct linear_call *call, int block, int columns) {
+    int col0 = block * columns, col1 = col0 + columns < call->w->n_out ? col0 + columns : call->w->n_out;
     call->w->kernel[row_class(call->n_rows)]->run(call, col0, col1);
 }
 
@@ -42,24 +51,26 @@ static size_t linear_scratch(const struct cpu *c, const struct step_limits *l) {
     return most;
 }
 
+static int part_blocks(const struct cpu *c, const struct op_linear *o, int p) {
+    return blocks(o->part[p].w->n_out, width(c, o->part[p].w->n_out, o->n_rows));
+}
+
 static int linear_tasks(const struct cpu *c, const struct op *op) {
-    (void)c;
     int n = 0;
-    for (int p = 0; p < op->linear.n_parts; p++) n += blocks(op->linear.part[p].w->n_out, COLUMNS);
+    for (int p = 0; p < op->linear.n_parts; p++) n += part_blocks(c, &op->linear, p);
     return n * blocks(op->linear.n_rows, ROW_BLOCK);
 }
 
 static void linear_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
-    (void)c;
     const struct op_linear *o = &op->linear;
     int row_blocks = blocks(o->n_rows, ROW_BLOCK), row0 = task % row_blocks * ROW_BLOCK, p = 0;
-    for (task /= row_blocks; task >= blocks(o->part[p].w->n_out, COLUMNS); p++) task -= blocks(o->part[p].w->n_out, COLUMNS);
+    for (task /= row_blocks; task >= part_blocks(c, o, p); p++) task -= part_blocks(c, o, p);
     struct linear_call call = {
         .w = o->part[p].w, .x = &o->x, .x0 = o->x0 + row0, .scratch = scratch,
         .n_rows = o->n_rows - row0 < ROW_BLOCK ? o->n_rows - row0 : ROW_BLOCK,
         .y = o->part[p].y + row0 * o->part[p].y_stride, .y_stride = o->part[p].y_stride, .accumulate = o->part[p].accumulate,
     };
-    run_block(&call, task);
+    run_block(&call, task, width(c, call.w->n_out, o->n_rows));
 }
 
 const struct cpu_op cpu_op_linear = {linear_tasks, linear_run, linear_scratch};
@@ -68,7 +79,7 @@ const struct cpu_op cpu_op_linear = {linear_tasks, linear_run, linear_scratch};
 static int moe_tasks(const struct cpu *c, const struct op *op) {
     (void)c;
     int n = 0;
-    for (int p = 0; p < op->moe_linear.n_parts; p++) n += blocks(op->moe_linear.part[p].w->n_out, COLUMNS);
+    for (int p = 0; p < op->moe_linear.n_parts; p++) n += blocks(op->moe_linear.part[p].w->n_out, EXPERT_COLUMNS);
     return n * op->moe_linear.n_experts;
 }
 
@@ -77,14 +88,14 @@ static void moe_run(const struct cpu *c, const struct op *op, int task, void *sc
     int per_expert = moe_tasks(c, op) / o->n_experts, expert = task / per_expert, block = task % per_expert, p = 0;
     int begin = o->begin[expert], end = o->begin[expert + 1];
     if (begin == end) return;
-    for (; block >= blocks(o->part[p].w->n_out, COLUMNS); p++) block -= blocks(o->part[p].w->n_out, COLUMNS);
+    for (; block >= blocks(o->part[p].w->n_out, EXPERT_COLUMNS); p++) block -= blocks(o->part[p].w->n_out, EXPERT_COLUMNS);
     for (int at = begin; at < end; at += ROW_BLOCK) {
         struct linear_call call = {
             .w = &o->part[p].w[expert], .x = &o->x, .x_row = o->slot_row ? o->slot_row + at : NULL, .x0 = at, .scratch = scratch,
             .n_rows = end - at < ROW_BLOCK ? end - at : ROW_BLOCK, .y = o->part[p].y + at * o->part[p].y_stride,
             .y_stride = o->part[p].y_stride,
         };
-        run_block(&call, block);
+        run_block(&call, block, EXPERT_COLUMNS);
     }
 }
 
