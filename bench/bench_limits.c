@@ -1,5 +1,6 @@
 /* What this machine can do, and from it the roof of each promised speed: bench_limits [THREADS [cpu]]; with
  * "cpu" in the time that the threads had of a processor, for machines that are shared with other work. */
+#define _GNU_SOURCE
 #include "../bench/limits.h"
 
 int main(int argc, char **argv) {

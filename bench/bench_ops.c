@@ -2,6 +2,7 @@
  *
  * Every kernel runs over enough copies of a weight that each comes from memory, as in a model. Few rows are stated as a fraction
  * of what four streams read, many as a fraction of the peak of the instruction in use. Medians of ROUNDS. */
+#define _GNU_SOURCE
 #include "../bench/limits.h"
 
 #include "cpu/cpu.h"

@@ -1,7 +1,6 @@
 /* The limits of a machine: reading memory, fp32 FMA, bf16 and int8 dot products, with every thread of a pool at once. */
 #ifndef BENCH_LIMITS_H
 #define BENCH_LIMITS_H
-#define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
