@@ -89,6 +89,18 @@ def rows_may_be_given_as_embeddings():
 
 
 @test
+def a_saved_session_goes_on_with_the_same_bits():
+    f = temp("half.session")
+    whole, first = logits("--tokens", ids(TOKENS[:70])), logits("--tokens", ids(TOKENS[:41]), "--session-save", f)
+    rest = logits("--tokens", ids(TOKENS[41:70]), "--session", f)
+    equal(first["logits"][2] + rest["logits"][2] == whole["logits"][2], True)
+    answer = good_json("generate", TINY, "--tokens", ids(TOKENS[41:70]), "--session", f, "--max-tokens", "5", "--temperature", "0", "--json")
+    alone = good_json("generate", TINY, "--tokens", ids(TOKENS[:70]), "--max-tokens", "5", "--temperature", "0", "--json")
+    equal(answer["tokens"], alone["tokens"])
+    bad("logits", TINY, "--out", temp("x"), "--tokens", "1", "--session", f, "--precision", "high", says="half.session")
+
+
+@test
 def text_and_token_files_are_read():
     f = write("text", "Special <|im_end|> stays text.")
     tokens = good_json("tokenize", TINY, "--json", "--text-file", f)["ids"]

@@ -111,6 +111,7 @@ static int read_source(struct source *s, struct run *r, const struct options *o,
         if (!code && s->in.n_taps > TAPS_MAX) code = error_set(e, WEFT_ERROR_INPUT, "--taps: at most %d layers", TAPS_MAX);
     }
     s->in.adapters = r->uses, s->in.n_adapters = r->n_uses;
+    s->in.session = o->session, s->in.session_save = o->session_save;
     return code;
 }
 
@@ -193,6 +194,8 @@ static int run(int argc, char **argv, struct weft_error *e) {
         {"positions", 0, ARG_TEXT, &o.positions, "F", "a position for every token: one row, or three (time, height,\nwidth)", 0, 0},
         {"taps", 0, ARG_TEXT, &o.taps, "A,B,...", "layers whose residual output is written as tap.N", 0, 0},
         {"mtp", 0, ARG_FLAG, &o.mtp, "", "the multi-token head, teacher-forced, as mtp", 0, 0},
+        {"session", 0, ARG_TEXT, &o.session, "F", "the tokens follow those of a saved session", 0, 0},
+        {"session-save", 0, ARG_TEXT, &o.session_save, "F", "save it after the last token", 0, 0},
     };
     struct arg model_args[RUN_MODEL_ARGS], engine_args[RUN_ENGINE_ARGS];
     struct args a = {
@@ -202,6 +205,7 @@ static int run(int argc, char **argv, struct weft_error *e) {
         .n_groups = 3, .min_positional = 1, .max_positional = 1};
     int code = args_parse(&a, argc, argv, e);
     if (code) return code < 0 ? code : 0;
+    if (o.mtp && o.session) return error_set(e, WEFT_ERROR_INPUT, "--mtp begins with the first token: it does not go with --session");
     if (!o.out) return error_set(e, WEFT_ERROR_INPUT, "--out is missing: the safetensors file to write");
     struct run r;
     struct source s = {0};

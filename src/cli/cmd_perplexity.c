@@ -12,7 +12,7 @@
 #include "cli/run.h"
 #include "engine/score.h"
 
-struct options { const char *tokens_file, *kl_save, *kl; int mtp, json; };
+struct options { const char *tokens_file, *kl_save, *kl, *session; int mtp, json; };
 
 /* One window of the text. Its rows are rows [row0, row0 + n) of the reference. */
 struct window { const int32_t *tokens; int n; int64_t row0; double nll, kl; int64_t same; };
@@ -124,7 +124,8 @@ static int measure_windows(struct measure *m, struct score_agreement *agreement,
             if (m->now->tokens[t] < 0 || m->now->tokens[t] >= m->run->info.vocab)
                 code = error_set(e, WEFT_ERROR_INPUT, "token id %d is outside the vocabulary of %d", m->now->tokens[t],
                                  m->run->info.vocab);
-        struct score_input in = {.tokens = m->now->tokens, .n_tokens = m->now->n, .adapters = m->run->uses, .n_adapters = m->run->n_uses};
+        struct score_input in = {.tokens = m->now->tokens, .n_tokens = m->now->n, .adapters = m->run->uses, .n_adapters = m->run->n_uses,
+                                 .session = m->o->session};
         if (!code) code = score_run(m->run->engine, &in, take_rows, m, e);
         if (!code && m->o->mtp) code = score_mtp_agreement(m->run->engine, &in, m->o->mtp, agreement, e);
     }
@@ -200,6 +201,7 @@ static int run(int argc, char **argv, struct weft_error *e) {
         {"kl-save", 0, ARG_TEXT, &o.kl_save, "F", "write the logits, as reference for --kl", 0, 0},
         {"kl", 0, ARG_TEXT, &o.kl, "F", "compare with such a reference", 0, 0},
         {"mtp", 0, ARG_COUNT, &o.mtp, "N", "how often the multi-token head is right, depth 1 to N", 1, WEFT_DRAFT_MAX},
+        {"session", 0, ARG_TEXT, &o.session, "F", "every window follows the tokens of a saved session", 0, 0},
         {"json", 0, ARG_FLAG, &o.json, "", "one JSON object", 0, 0},
     };
     struct arg model_args[RUN_MODEL_ARGS], engine_args[RUN_ENGINE_ARGS];
@@ -211,6 +213,7 @@ static int run(int argc, char **argv, struct weft_error *e) {
         .n_groups = 3, .min_positional = 1, .max_positional = 2};
     int code = args_parse(&a, argc, argv, e);
     if (code) return code < 0 ? code : 0;
+    if (o.mtp && o.session) return error_set(e, WEFT_ERROR_INPUT, "--mtp begins with the first token: it does not go with --session");
     if ((a.n_positional == 2) == (o.tokens_file != NULL))
         return error_set(e, WEFT_ERROR_INPUT, "give either a FILE or --tokens-file");
     int context = ro.context ? ro.context : 2048;

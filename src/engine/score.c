@@ -34,8 +34,9 @@ static int check(const struct score_input *in, struct weft_error *e) {
 static int begin(struct run *r, struct weft_engine *x, const struct score_input *in, struct weft_error *e) {
     *r = (struct run){.x = x, .in = in, .max_rows = x->limits.max_rows, .max_logits = x->limits.max_logits};
     int code = check(in, e);
-    if (!code) code = weft_sequence_new(&r->s, x, in->n_tokens, e);
-    if (!code && in->n_adapters) code = weft_sequence_adapters(r->s, in->adapters, in->n_adapters, e);
+    if (!code && in->session) code = engine_resume_sequence(&r->s, x, in, e);
+    else if (!code) code = weft_sequence_new(&r->s, x, in->n_tokens, e);
+    if (!code && !in->session && in->n_adapters) code = weft_sequence_adapters(r->s, in->adapters, in->n_adapters, e);
     if (code) return code;
     r->positions = mem_new(3 * (size_t)r->max_rows, sizeof *r->positions);
     r->hidden = mem_new((size_t)r->max_rows * (size_t)x->hidden, sizeof *r->hidden);
@@ -103,7 +104,9 @@ int score_run(struct weft_engine *x, const struct score_input *in, score_fn *fn,
         if (n < 0) code = n;
         else code = run_chunk(&r, row, &n, 1, e);
         row += n;
+        if (!code && row == in->n_tokens) sequence_set_hidden(r.s->seq, r.hidden + (size_t)(n - 1) * (size_t)x->hidden);
     }
+    if (!code && in->session_save) code = weft_sequence_save(r.s, in->session_save, e);
     drop(&r);
     return code;
 }

@@ -12,6 +12,7 @@ struct score_input {
     const int *taps; int n_taps;           /* layers, ascending */
     const struct weft_adapter_use *adapters; int n_adapters;
     int first_row;                         /* score_mtp_agreement: rows before this one do not count */
+    const char *session, *session_save;    /* score_run: files. The rows go behind those of the first; the second is written at the end */
 };
 
 /* Rows [row0, row0 + n_rows) of the input, valid during the call. */

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "engine/adapters.h"
 #include "engine/inside.h"
+#include "engine/score.h"
 
 static int set_aside(struct weft_engine *x, int max_rows, size_t *bytes, struct weft_error *e) {
     if (max_rows < 1 || max_rows > x->context)
@@ -69,6 +70,19 @@ int weft_sequence_restore(struct weft_sequence **out, struct weft_engine *x, con
     struct weft_sequence *s = NULL;
     int code = new_handle(&s, x, max_rows, e);
     return code ? code : finish_handle(out, s, engine_load_sequence(x, &s->seq, path, 0, "", e), e);
+}
+
+int engine_resume_sequence(struct weft_sequence **out, struct weft_engine *x, const struct score_input *in, struct weft_error *e) {
+    struct adapter_choice choice;
+    struct sequence *seq = NULL;
+    struct weft_sequence *s = NULL;
+    int code = adapter_choice_make(&choice, x, in->adapters, in->n_adapters, e);
+    if (code) return code;
+    code = engine_load_sequence(x, &seq, in->session, choice.hash, choice.names, e);
+    if (!code) code = new_handle(&s, x, sequence_rows(seq) + in->n_tokens, e);
+    if (code) return sequence_free(seq), adapter_choice_drop(&choice), code;
+    s->seq = seq, s->adapters = choice;
+    return finish_handle(out, s, 0, e);
 }
 
 int weft_sequence_adapters(struct weft_sequence *s, const struct weft_adapter_use *uses, int n, struct weft_error *e) {
