@@ -67,21 +67,11 @@ static void write_error(struct batch_run *b, json_t *id, int line, const char *s
 }
 
 static void write_answer(struct job *j, const struct weft_result *r) {
-    json_t *o = object_for(j->id, j->line), *tokens = json_array(), *drafted = json_array(), *accepted = json_array();
-    int depth = WEFT_DRAFT_MAX;
-    while (depth > 0 && !r->drafted[depth - 1]) depth--;
-    for (int i = 0; i < depth; i++) {
-        json_array_append_new(drafted, json_integer(r->drafted[i]));
-        json_array_append_new(accepted, json_integer(r->accepted[i]));
-    }
-    for (int i = 0; i < r->n_tokens; i++) json_array_append_new(tokens, json_integer(r->tokens[i]));
+    json_t *o = object_for(j->id, j->line);
     json_object_set_new(o, "text", json_stringn(j->text.data ? j->text.data : "", j->text.n));
     if (j->reasoning.n) json_object_set_new(o, "reasoning", json_stringn(j->reasoning.data, j->reasoning.n));
     if (j->calls) json_object_set(o, "tool_calls", j->calls);
-    json_object_set_new(o, "tokens", tokens);
-    json_object_set_new(o, "finish_reason", json_string(finish_name(r->finish)));
-    json_object_set_new(o, "cached_tokens", json_integer(r->n_cached));
-    json_object_set_new(o, "drafted", drafted), json_object_set_new(o, "accepted", accepted);
+    result_add(o, r);
     write_object(j->run, o);
     j->run->answered++, j->run->tokens += r->n_tokens;
 }

@@ -82,40 +82,23 @@ static int on_event(void *arg, const struct weft_event *v) {
     return p->lost; /* nobody reads any more: no need to go on */
 }
 
-static json_t *json_counts(const int *x) {
-    json_t *list = json_array();
-    int n = WEFT_DRAFT_MAX;
-    while (n > 0 && !x[n - 1]) n--;
-    for (int i = 0; i < n; i++) json_array_append_new(list, json_integer(x[i]));
-    return list;
-}
-
-/* accepted is as long as drafted, so that they can be divided. */
-static void add_drafts(json_t *o, const struct weft_result *r) {
-    json_t *drafted = json_counts(r->drafted), *accepted = json_array();
-    for (size_t i = 0; i < json_array_size(drafted); i++) json_array_append_new(accepted, json_integer(r->accepted[i]));
-    json_object_set_new(o, "drafted", drafted), json_object_set_new(o, "accepted", accepted);
-}
-
 static int print_json(const struct run *run, const struct weft_answer *a, struct printer *p, struct weft_error *e) {
     const struct weft_result *r = &a->result;
-    json_t *tokens = json_array(), *calls = json_array();
-    for (int i = 0; i < r->n_tokens; i++) json_array_append_new(tokens, json_integer(a->tokens[i]));
+    json_t *calls = json_array();
     if (a->tool_calls) {
         json_decref(calls);
         int code = json_parse(&calls, a->tool_calls, strlen(a->tool_calls), "tool calls", e);
-        if (code) return json_decref(tokens), code;
+        if (code) return code;
     }
     struct weft_engine_stats stats;
     weft_engine_stats(run->engine, &stats);
-    json_t *o = json_pack("{s:s%,s:s%,s:o,s:o,s:s}", "text", a->text, strlen(a->text), "reasoning", a->reasoning,
-                          strlen(a->reasoning), "tool_calls", calls, "tokens", tokens, "finish_reason", finish_name(r->finish));
+    json_t *o = json_pack("{s:s%,s:s%,s:o}", "text", a->text, strlen(a->text), "reasoning", a->reasoning, strlen(a->reasoning),
+                          "tool_calls", calls);
     if (!o) return error_memory(e, "the answer");
+    result_add(o, r);
     json_object_set_new(o, "timings", json_pack("{s:i,s:f,s:i,s:f,s:f}", "prompt_n", r->n_prompt, "prompt_ms", r->prompt_ms, "predicted_n",
                         r->n_tokens, "predicted_ms", r->predicted_ms, "load_ms", run->load_ms));
-    json_object_set_new(o, "cached_tokens", json_integer(r->n_cached));
     json_object_set_new(o, "peak_bytes", json_integer((json_int_t)stats.resident_peak_bytes));
-    add_drafts(o, r);
     if (p->logprobs) json_object_set(o, "logprobs", p->logprobs);
     char *text = json_dumps(o, 0);
     json_decref(o);
@@ -178,15 +161,7 @@ static int read_prompt(struct prompt *p, const struct options *o, struct weft_er
     if (given != 1)
         return error_set(e, WEFT_ERROR_INPUT, "give one of --prompt, --prompt-file, --messages, --tokens, --tokens-file");
     if (o->tokens) return args_read_ids(&p->tokens, &p->n_tokens, o->tokens, strlen(o->tokens), "--tokens", e);
-    if (o->tokens_file) {
-        struct id_lines lines;
-        int code = id_lines_read(&lines, o->tokens_file, e);
-        if (code) return code;
-        if (lines.n > 1) code = error_set(e, WEFT_ERROR_INPUT, "%s: one sequence is wanted, not %d lines", o->tokens_file, lines.n);
-        else p->tokens = lines.ids[0], p->n_tokens = lines.n_ids[0], lines.ids[0] = NULL;
-        id_lines_drop(&lines);
-        return code;
-    }
+    if (o->tokens_file) return ids_read(&p->tokens, &p->n_tokens, o->tokens_file, e);
     int code = 0;
     if (o->tools) {
         json_t *tools;

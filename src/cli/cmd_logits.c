@@ -1,8 +1,6 @@
 #include <limits.h>
 #include <string.h>
 
-#include "base/buf.h"
-#include "base/file.h"
 #include "base/mem.h"
 #include "checkpoint/safetensors.h"
 #include "cli/cli.h"
@@ -50,29 +48,6 @@ static int read_embeddings(struct source *s, const char *path, int hidden, struc
     return 0;
 }
 
-static int take_line(struct source *s, const char *path, struct weft_error *e) {
-    struct id_lines lines;
-    int code = id_lines_read(&lines, path, e);
-    if (code) return code;
-    if (lines.n > 1) code = error_set(e, WEFT_ERROR_INPUT, "%s: one sequence is wanted, not %d lines", path, lines.n);
-    else s->tokens = lines.ids[0], s->in.n_tokens = lines.n_ids[0], lines.ids[0] = NULL;
-    id_lines_drop(&lines);
-    return code;
-}
-
-static int tokenize_file(struct source *s, struct weft_model *m, const char *path, struct weft_error *e) {
-    struct buf text;
-    buf_init(&text);
-    size_t n = 0;
-    int32_t *ids = NULL;
-    int code = file_read(&text, path, (size_t)1 << 30, e);
-    if (!code) code = weft_tokenize(m, text.data ? text.data : "", text.n, WEFT_ADDED_PLAIN, &ids, &n, e);
-    if (!code && n > INT_MAX) code = error_set(e, WEFT_ERROR_INPUT, "%s: too long", path);
-    buf_drop(&text);
-    s->tokens = ids, s->in.n_tokens = code ? 0 : (int)n;
-    return code;
-}
-
 static int read_positions(struct source *s, const char *path, struct weft_error *e) {
     struct id_lines lines;
     int code = id_lines_read(&lines, path, e);
@@ -96,8 +71,8 @@ static int read_source(struct source *s, struct run *r, const struct options *o,
         return error_set(e, WEFT_ERROR_INPUT, "give one of --tokens, --tokens-file, --text-file, --embeddings");
     if (o->embeddings) code = read_embeddings(s, o->embeddings, r->info.hidden, e);
     else if (o->tokens) code = args_read_ids(&s->tokens, &s->in.n_tokens, o->tokens, strlen(o->tokens), "--tokens", e);
-    else if (o->tokens_file) code = take_line(s, o->tokens_file, e);
-    else code = tokenize_file(s, r->model, o->text_file, e);
+    else if (o->tokens_file) code = ids_read(&s->tokens, &s->in.n_tokens, o->tokens_file, e);
+    else code = ids_of_text(&s->tokens, &s->in.n_tokens, r->model, o->text_file, e);
     if (code) return code;
     s->in.tokens = s->tokens;
     if (s->in.n_tokens == 0) return error_set(e, WEFT_ERROR_INPUT, "there are no tokens to run");

@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/buf.h"
-#include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "checkpoint/safetensors.h"
@@ -46,18 +44,12 @@ static int cut_windows(struct measure *m, int context, struct weft_error *e) {
 
 static int read_text(struct measure *m, const char *path, struct weft_error *e) {
     if (m->o->tokens_file) return id_lines_read(&m->lines, m->o->tokens_file, e);
-    struct buf text;
-    buf_init(&text);
     int32_t *ids = NULL;
-    size_t n = 0;
-    int code = file_read(&text, path, (size_t)1 << 30, e);
-    if (!code) code = weft_tokenize(m->run->model, text.data ? text.data : "", text.n, WEFT_ADDED_PLAIN, &ids, &n, e);
-    buf_drop(&text);
-    if (!code && n > INT_MAX) code = error_set(e, WEFT_ERROR_INPUT, "%s: too long", path);
+    int n, code = ids_of_text(&ids, &n, m->run->model, path, e);
     if (code) return code;
     m->lines.ids = mem_new(1, sizeof *m->lines.ids), m->lines.n_ids = mem_new(1, sizeof *m->lines.n_ids);
     if (!m->lines.ids || !m->lines.n_ids) return mem_free(ids), error_memory(e, path);
-    m->lines.ids[0] = ids, m->lines.n_ids[0] = (int)n, m->lines.n = 1;
+    m->lines.ids[0] = ids, m->lines.n_ids[0] = n, m->lines.n = 1;
     return 0;
 }
 

@@ -1,10 +1,13 @@
 #include "cli/run.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "cli/cli.h"
 
@@ -125,4 +128,33 @@ int run_adapters(struct run *r, const char *text, struct weft_adapter_use *uses,
         p += length;
     }
     return 0;
+}
+
+/* ---- what goes in and comes out ---- */
+
+int ids_of_text(int32_t **ids, int *n, struct weft_model *m, const char *path, struct weft_error *e) {
+    struct buf text;
+    buf_init(&text);
+    size_t count = 0;
+    int code = file_read(&text, path, (size_t)1 << 30, e);
+    if (!code) code = weft_tokenize(m, text.data ? text.data : "", text.n, WEFT_ADDED_PLAIN, ids, &count, e);
+    buf_drop(&text);
+    if (!code && count > INT_MAX) code = error_set(e, WEFT_ERROR_INPUT, "%s: too long", path);
+    *n = code ? 0 : (int)count;
+    return code;
+}
+
+void result_add(json_t *o, const struct weft_result *r) {
+    json_t *tokens = json_array(), *drafted = json_array(), *accepted = json_array();
+    int depth = WEFT_DRAFT_MAX;
+    while (depth > 0 && !r->drafted[depth - 1]) depth--;
+    for (int i = 0; i < r->n_tokens; i++) json_array_append_new(tokens, json_integer(r->tokens[i]));
+    for (int i = 0; i < depth; i++) {
+        json_array_append_new(drafted, json_integer(r->drafted[i]));
+        json_array_append_new(accepted, json_integer(r->accepted[i]));
+    }
+    json_object_set_new(o, "tokens", tokens);
+    json_object_set_new(o, "finish_reason", json_string(finish_name(r->finish)));
+    json_object_set_new(o, "cached_tokens", json_integer(r->n_cached));
+    json_object_set_new(o, "drafted", drafted), json_object_set_new(o, "accepted", accepted);
 }

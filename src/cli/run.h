@@ -1,6 +1,7 @@
 /* What the commands that run a model share: their options, and opening model, adapters and engine from them. */
 #ifndef CLI_RUN_H
 #define CLI_RUN_H
+#include "base/json.h"
 #include "cli/args.h"
 #include "weft.h"
 
@@ -57,6 +58,11 @@ int run_sampling_apply(struct run_sampling *s, struct weft_sampling *out, struct
 struct id_lines { int n; int32_t **ids; int *n_ids; };
 int id_lines_read(struct id_lines *out, const char *path, struct weft_error *e);
 void id_lines_drop(struct id_lines *l);
+/* The one sequence of a file (mem_free), and the tokens of a text file (weft_free): special tokens in it stay text. */
+int ids_read(int32_t **ids, int *n, const char *path, struct weft_error *e);
+int ids_of_text(int32_t **ids, int *n, struct weft_model *m, const char *path, struct weft_error *e);
 
+/* "tokens", "finish_reason", "cached_tokens", "drafted" and "accepted" of an answer; the latter two are equally long. */
+void result_add(json_t *o, const struct weft_result *r);
 const char *finish_name(int finish); /* "stop", "length", "tool_calls", "error" */
 #endif

@@ -142,6 +142,16 @@ void id_lines_drop(struct id_lines *l) {
     *l = (struct id_lines){0};
 }
 
+int ids_read(int32_t **ids, int *n, const char *path, struct weft_error *e) {
+    struct id_lines lines;
+    int code = id_lines_read(&lines, path, e);
+    if (code) return code;
+    if (lines.n > 1) code = error_set(e, WEFT_ERROR_INPUT, "%s: one sequence is wanted, not %d lines", path, lines.n);
+    else *ids = lines.ids[0], *n = lines.n_ids[0], lines.ids[0] = NULL;
+    id_lines_drop(&lines);
+    return code;
+}
+
 const char *finish_name(int finish) {
     static const char *const names[] = {"stop", "length", "tool_calls", "error"};
     return names[finish];
