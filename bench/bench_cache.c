@@ -26,7 +26,8 @@ static struct cache_shape shape_of(const struct geometry *g) {
 
 static struct cache_options options_of(struct backend *b, const char *scheme, struct kv_scheme out[MOST_LAYERS]) {
     for (int i = 0; i < MOST_LAYERS; i++) CHECK(kv_scheme_parse(&out[i], scheme, 64, NULL) == 0);
-    return (struct cache_options){.backend = b, .schemes = out, .memory_bytes = (size_t)8 << 30, .snapshot_bytes = (size_t)2 << 30,
+    return (struct cache_options){.backend = b, .schemes = out, .memory_bytes = (size_t)8 << 30,
+                                  .snapshot_bytes = (size_t)2 << 30,
                                   .max_undo_rows = 9};
 }
 
@@ -77,7 +78,8 @@ static void run(struct backend *b, const struct geometry *g, const char *folder)
            (double)size.log / 1e6, o.max_undo_rows, (double)size.page / 1e6);
     before = clock_ms();
     for (int i = 0; i < STEPS; i++) step(c, s, tokens + ROWS + i, 1, 0, 1);
-    printf("  begin + commit: one row at depth %d %.2f us; a chunk of %d rows %.1f us\n", ROWS, (clock_ms() - before) * 1e3 / STEPS, CHUNK,
+    printf("  begin + commit: one row at depth %d %.2f us; a chunk of %d rows %.1f us\n", ROWS,
+           (clock_ms() - before) * 1e3 / STEPS, CHUNK,
            prompt_ms * 1e3 / (ROWS / CHUNK));
     before = clock_ms();
     CHECK(tree_store_end(t, s, NULL) == 0);
@@ -101,7 +103,8 @@ static void run(struct backend *b, const struct geometry *g, const char *folder)
     double save_ms = clock_ms() - before;
     before = clock_ms();
     CHECK(session_load(&r, c, path, &id, 0, &e) == 0);
-    printf("  session of %d rows: %.1f MB, save %.0f ms, load %.0f ms\n", s->rows, (double)st.st_size / 1e6, save_ms, clock_ms() - before);
+    printf("  session of %d rows: %.1f MB, save %.0f ms, load %.0f ms\n", s->rows, (double)st.st_size / 1e6, save_ms,
+           clock_ms() - before);
     unlink(path);
     sequence_free(r), sequence_free(s), tree_free(t), cache_free(c);
     mem_free(tokens), mem_free(hidden);

@@ -32,7 +32,8 @@ static void prepare(const struct op_delta_prepare *p) {
             for (int ch = 0; ch < c; ch++) {
                 float sum = 0;
                 for (int t = 0; t < d->conv_kernel; t++)
-                    sum += p->conv_weight[ch * d->conv_kernel + t] * conv_input(d, &p->groups[n], p->qkv, i + t - d->conv_kernel + 1)[ch];
+                    sum += p->conv_weight[ch * d->conv_kernel + t] *
+                           conv_input(d, &p->groups[n], p->qkv, i + t - d->conv_kernel + 1)[ch];
                 p->mixed[row * (size_t)c + (size_t)ch] = sum / (1 + fabsf(sum));
             }
             for (int h = 0; h < d->value_heads; h++) {
@@ -77,7 +78,8 @@ static void run_row(const struct op_delta *p, float *state, const struct delta_g
         memcpy(g->log.u + (size_t)(i * d->value_heads + h) * (size_t)d->value_dim, u, sizeof(float) * (size_t)d->value_dim);
     }
     if (g->undo)
-        memcpy(g->log.conv_in + (size_t)i * (size_t)channels(d), p->qkv + row * (size_t)channels(d), sizeof(float) * (size_t)channels(d));
+        memcpy(g->log.conv_in + (size_t)i * (size_t)channels(d), p->qkv + row * (size_t)channels(d),
+               sizeof(float) * (size_t)channels(d));
 }
 
 /* The Kc-1 inputs before row i of the group. */
@@ -108,7 +110,8 @@ static void delta(const struct op_delta *p) {
     }
 }
 
-static void store(const struct kv_layer *l, const struct attention_group *g, int dim, int heads, int i, const float *k, const float *v) {
+static void store(const struct kv_layer *l, const struct attention_group *g, int dim, int heads, int i, const float *k,
+                  const float *v) {
     int row = g->n_before + i, low = row < l->kv_start, page = (low ? g->low_pages : g->high_pages)[row / BLOCK_ROWS];
     const struct kv_store *s = low ? &l->low : &l->high;
     assert_true(page >= 0);
@@ -172,7 +175,8 @@ static float *values(const struct batch *b, int layer, int what, int width) {
     for (int g = 0; g < b->n_groups; g++)
         for (int i = 0; i < b->groups[g].n_rows; i++)
             for (int x = 0; x < width; x++)
-                out[(size_t)(b->groups[g].row0 + i) * (size_t)width + (size_t)x] = value_of(b->groups[g].tokens[i], layer, what, x);
+                out[(size_t)(b->groups[g].row0 + i) * (size_t)width + (size_t)x] =
+                    value_of(b->groups[g].tokens[i], layer, what, x);
     return out;
 }
 
@@ -181,14 +185,18 @@ static void forward_delta(struct cache *c, const struct batch *b, int layer) {
     int ch = channels(d), width = d->value_heads * d->value_dim;
     struct delta_group *groups = malloc(sizeof *groups * (size_t)b->n_groups);
     for (int g = 0; g < b->n_groups; g++) cache_delta_group(c, b, g, layer, &groups[g]);
-    float *qkv = values(b, layer, 0, ch), *a = values(b, layer, 1, d->value_heads), *beta_in = values(b, layer, 2, d->value_heads);
-    float *mixed = malloc(sizeof *mixed * (size_t)ch * (size_t)b->n_rows), *out = malloc(sizeof *out * (size_t)width * (size_t)b->n_rows);
-    float *decay = malloc(sizeof *decay * (size_t)(d->value_heads * b->n_rows)), *beta = malloc(sizeof *beta * (size_t)(d->value_heads * b->n_rows));
+    float *qkv = values(b, layer, 0, ch), *a = values(b, layer, 1, d->value_heads),
+        *beta_in = values(b, layer, 2, d->value_heads);
+    float *mixed = malloc(sizeof *mixed * (size_t)ch * (size_t)b->n_rows),
+        *out = malloc(sizeof *out * (size_t)width * (size_t)b->n_rows);
+    float *decay = malloc(sizeof *decay * (size_t)(d->value_heads * b->n_rows)),
+        *beta = malloc(sizeof *beta * (size_t)(d->value_heads * b->n_rows));
     float weight[4 * 256], gates[2][8] = {{-1, -1, -1, -1, -1, -1, -1, -1}, {0}};
     assert_true(ch * d->conv_kernel <= 1024 && d->value_heads <= 8);
     for (int i = 0; i < ch * d->conv_kernel; i++) weight[i] = value_of(0, layer, 3, i);
     struct op ops[2] = {
-        {.kind = OP_DELTA_PREPARE, .wait = 1, .delta_prepare = {.shape = *d, .qkv = qkv, .a = a, .b = beta_in, .conv_weight = weight,
+        {.kind = OP_DELTA_PREPARE, .wait = 1, .delta_prepare = {.shape = *d, .qkv = qkv, .a = a, .b = beta_in,
+         .conv_weight = weight,
          .neg_exp_a_log = gates[0], .dt_bias = gates[1], .mixed = mixed, .decay = decay, .beta = beta, .groups = groups,
          .n_groups = b->n_groups, .n_rows = b->n_rows}},
         {.kind = OP_DELTA, .wait = 1, .delta = {.shape = *d, .qkv = qkv, .mixed = mixed, .decay = decay, .beta = beta, .out = out,
@@ -203,7 +211,8 @@ static void forward_attention(struct cache *c, const struct batch *b, int layer)
     struct attention_group *groups = malloc(sizeof *groups * (size_t)b->n_groups);
     for (int g = 0; g < b->n_groups; g++) cache_attention_group(c, b, g, &groups[g]);
     float *q = values(b, 100 + layer, 0, 2 * width), *k = values(b, 100 + layer, 1, width), *v = values(b, 100 + layer, 2, width);
-    float *out = malloc(sizeof *out * (size_t)width * (size_t)b->n_rows), *positions = malloc(sizeof *positions * 3 * (size_t)b->n_rows);
+    float *out = malloc(sizeof *out * (size_t)width * (size_t)b->n_rows),
+        *positions = malloc(sizeof *positions * 3 * (size_t)b->n_rows);
     float gain[64], inv_freq[32];
     uint8_t axis[32];
     assert_true(dim == 64);
@@ -264,8 +273,10 @@ static void assert_same_rows(const struct sequence *a, const struct sequence *b,
             const uint8_t *x = block_of(a, layer, h, row, &s), *y = block_of(b, layer, h, row, &t);
             float values_a[2][64], values_b[2][64];
             struct kv_shape k = {s.k_bits, s.group, dim}, v = {s.v_bits, s.group, dim};
-            s.k->k.read_row(x, k, row % BLOCK_ROWS, values_a[0]), s.v->v.read_row(x + s.k_bytes, v, row % BLOCK_ROWS, values_a[1]);
-            t.k->k.read_row(y, k, row % BLOCK_ROWS, values_b[0]), t.v->v.read_row(y + t.k_bytes, v, row % BLOCK_ROWS, values_b[1]);
+            s.k->k.read_row(x, k, row % BLOCK_ROWS, values_a[0]),
+            s.v->v.read_row(x + s.k_bytes, v, row % BLOCK_ROWS, values_a[1]);
+            t.k->k.read_row(y, k, row % BLOCK_ROWS, values_b[0]),
+            t.v->v.read_row(y + t.k_bytes, v, row % BLOCK_ROWS, values_b[1]);
             assert_memory_equal(values_a, values_b, sizeof values_a);
         }
 }

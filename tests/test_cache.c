@@ -30,7 +30,8 @@ static void end(struct cache *c) {
     cache_free(c);
 }
 
-static const struct { const char *scheme; int start; } forms[] = {{NULL, 0}, {"8", 0}, {"3", 50}, {"turbo:k8v3", 64}, {"4", 1000}};
+static const struct { const char *scheme; int start; } forms[] = {{NULL, 0}, {"8", 0}, {"3", 50}, {"turbo:k8v3", 64},
+                                                                  {"4", 1000}};
 
 static void after_every_keep_a_sequence_is_as_if_it_had_stepped_the_kept_rows(void **state) {
     (void)state;
@@ -169,7 +170,8 @@ static void positions_go_on_behind_the_largest_and_are_given_back(void **state) 
     cache_commit(c, &b, NULL);
     assert_int_equal(sequence_next_position(s), 10);
     assert_int_equal(help_step(s, tokens, 2, 0, -1), 0);
-    assert_memory_equal(sequence_positions(s), ((int32_t[]){0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 9, 9, 9, 10, 10, 10, 11, 11, 11}), 84);
+    assert_memory_equal(sequence_positions(s), ((int32_t[]){0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 9, 9, 9, 10, 10, 10, 11, 11, 11}),
+                        84);
     assert_true(s->keys[3] < 0 && s->keys[4] < 0 && s->keys[3] != s->keys[4]);
     sequence_free(s);
     end(c);
@@ -180,14 +182,16 @@ static void a_step_gets_everything_or_changes_nothing_whatever_the_budget(void *
     (void)state;
     int n_failed = 0, n_passed = 0;
     struct cache *probe = make(PLENTY, "4", 70);
-    size_t grain = probe->pages[HIGH].item_bytes / 2, most = 9 * probe->pages[LOW].item_bytes + 4 * (probe->states.item_bytes + probe->logs.item_bytes);
+    size_t grain = probe->pages[HIGH].item_bytes / 2,
+        most = 9 * probe->pages[LOW].item_bytes + 4 * (probe->states.item_bytes + probe->logs.item_bytes);
     end(probe);
     for (size_t budget = 0; budget < most; budget += grain) {
         struct cache *c = make(budget, "4", 70);
         struct sequence *s[2] = {0};
         assert_int_equal(sequence_new(&s[0], c, NULL), 0);
         if (help_step(s[0], tokens, 90, 0, -1) == 0 && sequence_fork(&s[1], s[0], NULL) == 0) {
-            struct group g[2] = {{.seq = s[0], .n_rows = 9, .tokens = tokens + 90, .undo = 1}, {.seq = s[1], .n_rows = 60, .tokens = tokens + 90}};
+            struct group g[2] = {{.seq = s[0], .n_rows = 9, .tokens = tokens + 90, .undo = 1},
+                                 {.seq = s[1], .n_rows = 60, .tokens = tokens + 90}};
             struct batch b = {.groups = g, .n_groups = 2};
             size_t used = cache_used_bytes(c);
             struct weft_error e;
@@ -275,7 +279,8 @@ static void steps_in_reserved_room_allocate_nothing(void **state) {
     assert_int_equal(sequence_reserve(s, 1000, NULL), 0);
     int at = 64, wish[1] = {64};
     for (int i = 0; i < 100; i++) {
-        struct group g = {.seq = s, .n_rows = i ? 4 : at, .tokens = tokens, .undo = i > 0, .snapshot_rows = i ? &(int){2} : wish, .n_snapshots = 1};
+        struct group g = {.seq = s, .n_rows = i ? 4 : at, .tokens = tokens, .undo = i > 0, .snapshot_rows = i ? &(int){2} : wish,
+                          .n_snapshots = 1};
         struct batch b = {.groups = &g, .n_groups = 1};
         uint64_t before = mem_count();
         int keep = i ? i % 5 : at;
@@ -298,7 +303,8 @@ static void a_snapshot_holds_what_stepping_to_its_row_gives(void **state) {
             assert_int_equal(help_step(s, tokens, 62, 0, -1), 0);
             assert_int_equal(help_step(s, tokens + 62, 7, 1, 2), 0);
             int rows[] = {1, 4, 5, 8}, kept = undo ? keep : 8;
-            struct group g = {.seq = s, .n_rows = 8, .tokens = tokens + 64, .undo = undo, .snapshot_rows = rows, .n_snapshots = 4};
+            struct group g = {.seq = s, .n_rows = 8, .tokens = tokens + 64, .undo = undo, .snapshot_rows = rows,
+                              .n_snapshots = 4};
             struct batch b = {.groups = &g, .n_groups = 1};
             assert_int_equal(cache_begin(c, &b, NULL), 0);
             help_forward(c, &b);
@@ -308,7 +314,8 @@ static void a_snapshot_holds_what_stepping_to_its_row_gives(void **state) {
                 if (!g.snapshots[i]) continue;
                 struct sequence *t = help_stepped(c, tokens, 64 + rows[i]);
                 assert_int_equal(snapshot_row(g.snapshots[i]), 64 + rows[i]);
-                assert_memory_equal(items_at(&c->snapshots, g.snapshots[i]->slot), items_at(&c->states, t->slot), cache_state_bytes(c));
+                assert_memory_equal(items_at(&c->snapshots, g.snapshots[i]->slot), items_at(&c->states, t->slot),
+                                    cache_state_bytes(c));
                 sequence_free(t), snapshot_free(g.snapshots[i]);
             }
             struct snapshot *last;
@@ -368,12 +375,16 @@ static void a_kv_config_gives_each_listed_layer_its_scheme(void **state) {
     const char *path = help_temp("kv_config.json");
     write_text(path, "[{\"layer_idx\": 7, \"bits\": 4, \"group_size\": 32, \"why\": []}]");
     if (cache_read_kv_config(schemes, &shape, is_attention, 8, path, &e)) fail_msg("%s", e.message);
-    assert_ptr_equal(schemes[0].k, &kv_bf16), assert_ptr_equal(schemes[1].k, &kv_affine), assert_ptr_equal(schemes[2].k, &kv_bf16);
+    assert_ptr_equal(schemes[0].k, &kv_bf16), assert_ptr_equal(schemes[1].k, &kv_affine),
+    assert_ptr_equal(schemes[2].k, &kv_bf16);
     assert_int_equal(schemes[1].k_bits, 4), assert_int_equal(schemes[1].group, 32);
     const char *bad[] = {
-        "{}", "[3]", "[{\"layer_idx\": 3}]", "[{\"bits\": 4}]", "[{\"layer_idx\": 2, \"bits\": 4}]", "[{\"layer_idx\": 8, \"bits\": 4}]",
-        "[{\"layer_idx\": 3, \"bits\": 7}]", "[{\"layer_idx\": 3, \"bits\": 4, \"group_size\": 16}]", "[{\"layer_idx\": -1, \"bits\": 4}]",
-        "[{\"layer_idx\": 3, \"bits\": 4}, {\"layer_idx\": 3, \"bits\": 8}]", "[{\"layer_idx\": 3, \"bits\": 4, \"group_size\": 128}]", "[",
+        "{}", "[3]", "[{\"layer_idx\": 3}]", "[{\"bits\": 4}]", "[{\"layer_idx\": 2, \"bits\": 4}]",
+        "[{\"layer_idx\": 8, \"bits\": 4}]",
+        "[{\"layer_idx\": 3, \"bits\": 7}]", "[{\"layer_idx\": 3, \"bits\": 4, \"group_size\": 16}]",
+        "[{\"layer_idx\": -1, \"bits\": 4}]",
+        "[{\"layer_idx\": 3, \"bits\": 4}, {\"layer_idx\": 3, \"bits\": 8}]",
+        "[{\"layer_idx\": 3, \"bits\": 4, \"group_size\": 128}]", "[",
     };
     for (int i = 0; i < (int)(sizeof bad / sizeof *bad); i++) {
         write_text(path, bad[i]);

@@ -289,13 +289,14 @@ static void media_rows_match_by_their_keys_and_positions_alone(void **state) {
     struct cache *c = make(PLENTY, PLENTY, NULL, 0);
     struct tree *t;
     struct sequence *s;
-    int32_t tokens[8] = {1, -1, -2, -3, -4, 2, 3, 4}, positions[3][8] = {{0, 1, 1, 1, 1, 3, 4, 5}, {0, 1, 1, 2, 2, 3, 4, 5}, {0, 1, 2, 1, 2, 3, 4, 5}};
+    int32_t tokens[8] = {1, -1, -2, -3, -4, 2, 3, 4};
+    int32_t positions[3][8] = {{0, 1, 1, 1, 1, 3, 4, 5}, {0, 1, 1, 2, 2, 3, 4, 5}, {0, 1, 2, 1, 2, 3, 4, 5}};
     int64_t keys[8] = {0, 11, 12, 13, 14, 0, 0, 0};
     assert_int_equal(tree_new(&t, c, NULL), 0);
     for (int with = 0; with < 2; with++) {
         float embeddings[4 * HELP_HIDDEN] = {0};
-        struct group g = {.n_rows = 7, .tokens = tokens, .keys = with ? keys : NULL, .embeddings = embeddings, .snapshot_rows = &(int){7},
-                          .n_snapshots = 1, .positions = NULL, .n_axes = 3};
+        struct group g = {.n_rows = 7, .tokens = tokens, .keys = with ? keys : NULL, .embeddings = embeddings,
+                          .snapshot_rows = &(int){7}, .n_snapshots = 1, .positions = NULL, .n_axes = 3};
         int32_t first[3][7];
         for (int a = 0; a < 3; a++) memcpy(first[a], positions[a], sizeof first[a]);
         g.positions = first[0];
@@ -338,7 +339,8 @@ static void every_failing_allocation_leaves_a_tree_that_works(void **state) {
         memcpy(longer, a, sizeof a), longer[100] = 1;
         struct prompt_rows p = {.tokens = longer, .n_rows = 101};
         mem_fail_at(nth, 1);
-        int code = tree_store(t, s[0], &n[0], 1, NULL), code2 = tree_store(t, s[1], &n[1], 1, NULL), got = tree_restore(t, s[2], &p, NULL);
+        int code = tree_store(t, s[0], &n[0], 1, NULL), code2 = tree_store(t, s[1], &n[1], 1, NULL);
+        int got = tree_restore(t, s[2], &p, NULL);
         mem_fail_at(-1, 0);
         failed = code || code2 || got <= 0;
         if (got > 0) assert_cold(s[2], a, 100);

@@ -47,7 +47,7 @@ int sequence_new(struct sequence **out, struct cache *c, struct weft_error *e);
 void sequence_free(struct sequence *s);
 /* Room for that many rows on the host side, so that steps up to there allocate nothing. */
 int sequence_reserve(struct sequence *s, int n_rows, struct weft_error *e);
-/* Adapters, by a hash of their names, weights and contents (0: none): sequences with different ones share nothing. While empty. */
+/* Adapters, by a hash of names, weights and contents (0: none): sequences with different ones share nothing. While empty. */
 void sequence_set_adapters(struct sequence *s, uint64_t hash);
 uint64_t sequence_adapters(const struct sequence *s);
 /* A copy that shares pages. */

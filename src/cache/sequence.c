@@ -143,7 +143,8 @@ static int share_device_memory(struct sequence *to, const struct sequence *from)
         to->log_slot = items_take(&c->logs);
         if (to->log_slot == NO_PAGE) return 0;
         size_t half = (size_t)c->shape.n_delta * c->delta.log_layer_bytes;
-        b->table->copy(b, items_at(&c->logs, to->log_slot), items_at(&c->logs, from->log_slot) + (size_t)from->log_half * half, half);
+        b->table->copy(b, items_at(&c->logs, to->log_slot), items_at(&c->logs, from->log_slot) + (size_t)from->log_half * half,
+                       half);
         to->n_pending = from->n_pending;
     }
     for (int f = 0; f < N_FORMS; f++)

@@ -11,10 +11,11 @@
 #include "checkpoint/safetensors.h"
 
 /* Metadata, and the order in which it enters the checksum. */
-enum { M_VERSION, M_MODEL, M_MODEL_NAME, M_ARITHMETIC, M_SCHEME, M_SHAPE, M_ADAPTERS, M_ADAPTER_HASH, M_ROWS, M_MTP_ROWS, M_MTP_ALIGNED,
-       N_METADATA };
+enum { M_VERSION, M_MODEL, M_MODEL_NAME, M_ARITHMETIC, M_SCHEME, M_SHAPE, M_ADAPTERS, M_ADAPTER_HASH, M_ROWS, M_MTP_ROWS,
+       M_MTP_ALIGNED, N_METADATA };
 static const char *const metadata_keys[N_METADATA] = {
-    "weft.session", "model", "model_name", "arithmetic", "scheme", "shape", "adapters", "adapter_hash", "rows", "mtp_rows", "mtp_aligned",
+    "weft.session", "model", "model_name", "arithmetic", "scheme", "shape", "adapters", "adapter_hash", "rows", "mtp_rows",
+    "mtp_aligned",
 };
 static const char version[] = "1";
 
@@ -25,9 +26,9 @@ enum { STAGING_BYTES = 1 << 20 };
 /* All that decides how bytes of pages and state are to be read, besides the scheme. */
 static void shape_text(const struct cache *c, char *out, size_t n) {
     const struct cache_shape *s = &c->shape;
-    snprintf(out, n, "attention %d mtp %d heads %d dim %d %s; delta %d heads %d/%d dims %d/%d taps %d; hidden %d", s->n_attention, s->n_mtp,
-             s->n_kv_heads, s->head_dim, s->f32_rows ? "f32" : "bf16", s->n_delta, s->delta.key_heads, s->delta.value_heads,
-             s->delta.key_dim, s->delta.value_dim, s->delta.conv_kernel, s->hidden);
+    snprintf(out, n, "attention %d mtp %d heads %d dim %d %s; delta %d heads %d/%d dims %d/%d taps %d; hidden %d",
+             s->n_attention, s->n_mtp, s->n_kv_heads, s->head_dim, s->f32_rows ? "f32" : "bf16", s->n_delta, s->delta.key_heads,
+             s->delta.value_heads, s->delta.key_dim, s->delta.value_dim, s->delta.conv_kernel, s->hidden);
 }
 
 /* What a file with so many rows holds; an absent tensor has no rows. */
@@ -62,17 +63,18 @@ static void clear_rows(const struct sequence *s, int form, int block, uint8_t *p
     int dim = c->shape.head_dim, start = c->options.kv_start, first_mtp = c->shape.n_attention - c->shape.n_mtp;
     for (int layer = 0; layer < c->shape.n_attention; layer++) {
         const struct kv_scheme *k = form == LOW ? &c->low_scheme : &c->schemes[layer];
-        size_t k_bytes = kv_k_bytes(k, dim), v_bytes = kv_v_bytes(k, dim), all = (k_bytes + v_bytes) * (size_t)c->shape.n_kv_heads;
+        size_t k_bytes = kv_k_bytes(k, dim), head_bytes = k_bytes + kv_v_bytes(k, dim);
         uint8_t *at = page + c->layer_offset[form][layer];
         int count = layer < first_mtp ? s->rows : s->mtp_rows;
         int begin = form == HIGH ? start : 0, end = form == LOW && start < count ? start : count;
         begin -= block * BLOCK_ROWS, end -= block * BLOCK_ROWS; /* the rows that exist, within the block */
-        if (end <= 0 || begin >= end) memset(at, 0, all);
+        if (end <= 0 || begin >= end) memset(at, 0, head_bytes * (size_t)c->shape.n_kv_heads);
         else
             for (int r = 0; r < BLOCK_ROWS; r++)
                 for (int h = 0; h < c->shape.n_kv_heads && (r < begin || r >= end); h++) {
-                    uint8_t *head = at + (k_bytes + v_bytes) * (size_t)h;
-                    k->k->k.write_row(head, kv_k_shape(k, dim), r, zeros), k->v->v.write_row(head + k_bytes, kv_v_shape(k, dim), r, zeros);
+                    uint8_t *head = at + head_bytes * (size_t)h;
+                    k->k->k.write_row(head, kv_k_shape(k, dim), r, zeros);
+                    k->v->v.write_row(head + k_bytes, kv_v_shape(k, dim), r, zeros);
                 }
     }
 }
@@ -106,7 +108,8 @@ static size_t staging_bytes(const struct cache *c) {
     return n;
 }
 
-static int write_all(struct output *o, struct sequence *s, const char *path, const struct tensor_spec *specs, const struct text_pair *m) {
+static int write_all(struct output *o, struct sequence *s, const char *path, const struct tensor_spec *specs,
+                     const struct text_pair *m) {
     checksum_init(&o->sum);
     for (int i = 0; i < N_METADATA; i++) checksum_add_text(&o->sum, m[i].key), checksum_add_text(&o->sum, m[i].value);
     int code = safetensors_open_writer(&o->w, path, specs, N_TENSORS, m, N_METADATA, o->e);
@@ -192,17 +195,18 @@ static int check_identity(struct input *in, const struct cache *c, const struct 
     identity_values(c, id, adapters, &texts, mine);
     const char *const *v = in->values;
     if (strcmp(v[M_MODEL], mine[M_MODEL]) != 0 || strcmp(v[M_SHAPE], mine[M_SHAPE]) != 0)
-        return error_set(in->e, WEFT_ERROR_INPUT, "%s: a session of another model%s%.128s", in->path, v[M_MODEL_NAME][0] ? ": " : "",
-                         v[M_MODEL_NAME]);
+        return error_set(in->e, WEFT_ERROR_INPUT, "%s: a session of another model%s%.128s", in->path,
+                         v[M_MODEL_NAME][0] ? ": " : "", v[M_MODEL_NAME]);
     if (strcmp(v[M_SCHEME], mine[M_SCHEME]) != 0)
-        return error_set(in->e, WEFT_ERROR_INPUT, "%s: its attention rows are kept as \"%.128s\", those of this run as \"%.128s\"", in->path,
-                         v[M_SCHEME], mine[M_SCHEME]);
+        return error_set(in->e, WEFT_ERROR_INPUT,
+                         "%s: its attention rows are kept as \"%.128s\", those of this run as \"%.128s\"", in->path, v[M_SCHEME],
+                         mine[M_SCHEME]);
     if (strcmp(v[M_ARITHMETIC], mine[M_ARITHMETIC]) != 0)
         return error_set(in->e, WEFT_ERROR_INPUT, "%s: computed with \"%.128s\", this run computes with \"%.128s\"", in->path,
                          v[M_ARITHMETIC], mine[M_ARITHMETIC]);
     if (strcmp(v[M_ADAPTER_HASH], mine[M_ADAPTER_HASH]) != 0)
-        return error_set(in->e, WEFT_ERROR_INPUT, "%s: its adapters are \"%.128s\", those of this run \"%.128s\"", in->path, v[M_ADAPTERS],
-                         mine[M_ADAPTERS]);
+        return error_set(in->e, WEFT_ERROR_INPUT, "%s: its adapters are \"%.128s\", those of this run \"%.128s\"", in->path,
+                         v[M_ADAPTERS], mine[M_ADAPTERS]);
     return 0;
 }
 
@@ -247,7 +251,8 @@ static int fill(struct sequence *s, const struct input *in) {
         cache_form_blocks(c, f, total, &first, &n);
         size_t bytes = c->pages[f].item_bytes;
         const uint8_t *from = in->tensors[f == LOW ? T_LOW : T_HIGH]->data;
-        for (int i = 0; i < n; i++) b->table->copy(b, items_at(&c->pages[f], s->pages[f][first + i]), from + (size_t)i * bytes, bytes);
+        for (int i = 0; i < n; i++)
+            b->table->copy(b, items_at(&c->pages[f], s->pages[f][first + i]), from + (size_t)i * bytes, bytes);
     }
     if (cache_state_bytes(c)) b->table->copy(b, items_at(&c->states, s->slot), in->tensors[T_STATE]->data, cache_state_bytes(c));
     memcpy(s->tokens, in->tensors[T_TOKENS]->data, in->tensors[T_TOKENS]->n_bytes);

@@ -1,5 +1,5 @@
-/* Sequences on disk: weft's own files, which go on bit-identically, and MLX prompt caches. Both are safetensors files and are written
- * beside the old file and renamed: a failure leaves the old one. */
+/* Sequences on disk: weft's own files, which go on bit-identically, and MLX prompt caches. Both are safetensors files and are
+ * written beside the old file and renamed: a failure leaves the old one. */
 #ifndef CACHE_SESSION_H
 #define CACHE_SESSION_H
 #include "cache/cache.h"

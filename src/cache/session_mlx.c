@@ -2,7 +2,7 @@
  *
  *   attention, bf16     i.0 keys, i.1 values [1, Hkv, T, D]
  *   attention, affine   i.0.0 .1 .2 keys: codes, scales, biases; i.1.0 .1 .2 values; metadata 0.i.{0,1,2}: rows, group, bits
- *   delta               i.0.0 convolution inputs [1, Kc-1, C], i.0.1 state [1, Hv, Dv, Dk], i.1 and i.2 empty (older files: i.0, i.1)
+ *   delta               i.0.0 convolution inputs [1, Kc-1, C], i.0.1 state [1, Hv, Dv, Dk], i.1 and i.2 empty (older: i.0, i.1)
  *
  * Metadata 2.i names the class of entry i, 1.KEY is the writer's own. */
 #include <stdio.h>
@@ -71,7 +71,8 @@ static int n_channels(const struct delta_shape *d) { return 2 * d->key_heads * d
 static int check_layout(const struct cache *c, const struct mlx_layout *l) {
     int n = 0;
     for (int i = 0; i < l->n_layers; i++) n += l->is_attention[i] != 0;
-    return n == c->shape.n_attention - c->shape.n_mtp && l->n_layers - n == c->shape.n_delta && c->shape.delta.key_dim <= MAX_KEY_DIM;
+    return n == c->shape.n_attention - c->shape.n_mtp && l->n_layers - n == c->shape.n_delta &&
+        c->shape.delta.key_dim <= MAX_KEY_DIM;
 }
 
 /* ---- writing ---- */
@@ -83,18 +84,21 @@ static const char *add_name(struct names *names, const char *format, int i, int 
     return out;
 }
 
-static int describe_attention(const struct sequence *s, const struct kv_scheme *k, int i, struct names *names, struct tensor_spec *out) {
+static int describe_attention(const struct sequence *s, const struct kv_scheme *k, int i, struct names *names,
+                              struct tensor_spec *out) {
     const struct cache_shape *shape = &s->cache->shape;
     int n = 0, bits[2] = {k->k_bits, k->v_bits};
     for (int side = 0; side < 2; side++) {
-        struct tensor_spec t = {NULL, k->k->kind == KV_F32 ? DTYPE_F32 : DTYPE_BF16, 4, {1, shape->n_kv_heads, s->rows, shape->head_dim}};
+        struct tensor_spec t = {.dtype = k->k->kind == KV_F32 ? DTYPE_F32 : DTYPE_BF16, .n_dims = 4,
+                                .shape = {1, shape->n_kv_heads, s->rows, shape->head_dim}};
         if (k->k->kind != KV_AFFINE) {
             t.name = add_name(names, "%d.%d", i, side, 0), out[n++] = t;
             continue;
         }
-        t.name = add_name(names, "%d.%d.%d", i, side, 0), t.dtype = DTYPE_U32, t.shape[3] = shape->head_dim * bits[side] / 32, out[n++] = t;
-        for (int j = 1; j < 3; j++)
-            t.name = add_name(names, "%d.%d.%d", i, side, j), t.dtype = DTYPE_BF16, t.shape[3] = shape->head_dim / k->group, out[n++] = t;
+        for (int j = 0; j < 3; j++) {
+            t.name = add_name(names, "%d.%d.%d", i, side, j), t.dtype = j ? DTYPE_BF16 : DTYPE_U32;
+            t.shape[3] = j ? shape->head_dim / k->group : shape->head_dim * bits[side] / 32, out[n++] = t;
+        }
     }
     return n;
 }
@@ -103,7 +107,8 @@ static int describe_delta(const struct sequence *s, int i, struct names *names, 
     const struct delta_shape *d = &s->cache->shape.delta;
     enum dtype inputs = s->cache->shape.f32_rows ? DTYPE_F32 : DTYPE_BF16;
     out[0] = (struct tensor_spec){add_name(names, "%d.0.0", i, 0, 0), inputs, 3, {1, d->conv_kernel - 1, n_channels(d)}};
-    out[1] = (struct tensor_spec){add_name(names, "%d.0.1", i, 0, 0), DTYPE_F32, 4, {1, d->value_heads, d->value_dim, d->key_dim}};
+    const char *state = add_name(names, "%d.0.1", i, 0, 0);
+    out[1] = (struct tensor_spec){state, DTYPE_F32, 4, {1, d->value_heads, d->value_dim, d->key_dim}};
     out[2] = (struct tensor_spec){add_name(names, "%d.1", i, 0, 0), DTYPE_F32, 1, {0}};
     out[3] = (struct tensor_spec){add_name(names, "%d.2", i, 0, 0), DTYPE_F32, 1, {0}};
     return 4;
@@ -150,7 +155,8 @@ static void put_attention(struct mlx_output *o, int layer) {
 static void put_delta(struct mlx_output *o, int layer, uint8_t *host) {
     struct cache *c = o->s->cache;
     const struct delta_shape *d = &c->shape.delta;
-    c->options.backend->table->copy(c->options.backend, host, items_at(&c->states, o->s->slot) + (size_t)layer * c->delta.layer_bytes,
+    c->options.backend->table->copy(c->options.backend, host,
+                                    items_at(&c->states, o->s->slot) + (size_t)layer * c->delta.layer_bytes,
                                     c->delta.layer_bytes);
     const float *state = (const float *)host;
     float *conv = (float *)(host + c->delta.conv), row[MAX_KEY_DIM];
@@ -167,9 +173,11 @@ static void put_delta(struct mlx_output *o, int layer, uint8_t *host) {
         }
 }
 
-struct metadata { struct text_pair *pairs; int n; struct names names; struct buf tokens; char numbers[3][16]; };
+struct metadata { struct text_pair *pairs; int n; struct names names; struct buf tokens; char numbers[2][16]; };
 
-static void add_pair(struct metadata *m, const char *key, const char *value) { m->pairs[m->n++] = (struct text_pair){key, value}; }
+static void add_pair(struct metadata *m, const char *key, const char *value) {
+    m->pairs[m->n++] = (struct text_pair){key, value};
+}
 
 /* Tokens as text; nothing when a row has none (media) or its position says more than its number. */
 static void add_tokens(struct metadata *m, const struct sequence *s) {
@@ -188,7 +196,6 @@ static void add_layer_pairs(struct metadata *m, const struct sequence *s, int i,
     const struct kv_scheme *k = layer < 0 ? NULL : only_scheme(s->cache, layer, s->rows);
     int quantized = k && k->k->kind == KV_AFFINE;
     if (quantized) {
-        /* Equal for all such layers in most caches, but not in all: the texts are per layer. */
         add_pair(m, add_name(&m->names, "0.%d.%d", i, 0, 0), m->numbers[0]);
         add_pair(m, add_name(&m->names, "0.%d.%d", i, 1, 0), add_name(&m->names, "%d", k->group, 0, 0));
         add_pair(m, add_name(&m->names, "0.%d.%d", i, 2, 0), add_name(&m->names, "%d", k->k_bits, 0, 0));
@@ -203,12 +210,14 @@ static int check_saveable(const struct sequence *s, const char *path, const stru
     for (int i = 0; i < c->shape.n_attention - c->shape.n_mtp; i++) {
         const struct kv_scheme *k = only_scheme(c, i, s->rows);
         if (!k) return error_set(e, WEFT_ERROR_SUPPORT, "%s: an MLX prompt cache cannot hold rows of two forms", path);
-        if (k->k->kind == KV_TURBO) return error_set(e, WEFT_ERROR_SUPPORT, "%s: an MLX prompt cache cannot hold turbo rows", path);
+        if (k->k->kind == KV_TURBO)
+            return error_set(e, WEFT_ERROR_SUPPORT, "%s: an MLX prompt cache cannot hold turbo rows", path);
     }
     return 0;
 }
 
-static int write_mlx(struct mlx_output *o, const char *path, const struct mlx_layout *l, struct tensor_spec *specs, struct metadata *m) {
+static int write_mlx(struct mlx_output *o, const char *path, const struct mlx_layout *l, struct tensor_spec *specs,
+                     struct metadata *m) {
     struct cache *c = o->s->cache;
     struct names names = m->names;
     int n = 0, attention = 0, delta = 0;
@@ -256,7 +265,14 @@ int session_save_mlx(struct sequence *s, const char *path, const struct mlx_layo
 
 /* ---- reading ---- */
 
-struct mlx_input { struct safetensors *file; const char *path; struct sequence *s; int rows; struct block block; struct weft_error *e; };
+struct mlx_input {
+    struct safetensors *file;
+    const char *path;
+    struct sequence *s;
+    int rows;
+    struct block block;
+    struct weft_error *e;
+};
 
 static const struct tensor *find(const struct mlx_input *in, const char *format, int i, int j, int k) {
     char name[NAME_BYTES];
@@ -275,11 +291,13 @@ static int count_rows(struct mlx_input *in, const struct mlx_layout *l) {
         if (!l->is_attention[i]) continue;
         const struct tensor *t = find(in, "%d.%d", i, 0, 0);
         if (!t) t = find(in, "%d.%d.%d", i, 0, 0);
-        if (!t || t->n_dims != 4 || t->shape[2] < 1 || t->shape[2] > INT32_MAX / 4) return bad_array(in, i, "no keys of an attention layer");
+        if (!t || t->n_dims != 4 || t->shape[2] < 1 || t->shape[2] > INT32_MAX / 4)
+            return bad_array(in, i, "no keys of an attention layer");
         if (in->rows >= 0 && in->rows != t->shape[2]) return bad_array(in, i, "not as many rows as in other layers");
         in->rows = (int)t->shape[2];
     }
-    return in->rows < 0 ? error_set(in->e, WEFT_ERROR_SUPPORT, "%s: no attention layer says how many rows there are", in->path) : 0;
+    if (in->rows > 0) return 0;
+    return error_set(in->e, WEFT_ERROR_SUPPORT, "%s: no attention layer says how many rows there are", in->path);
 }
 
 static int load_plain_side(struct mlx_input *in, int i, int layer, int is_v) {
@@ -287,14 +305,17 @@ static int load_plain_side(struct mlx_input *in, int i, int layer, int is_v) {
     const struct cache_shape *shape = &s->cache->shape;
     const struct tensor *t = find(in, "%d.%d", i, is_v, 0);
     const int64_t want[4] = {1, shape->n_kv_heads, in->rows, shape->head_dim};
-    if (!t || !dtype_is_float(t->dtype) || !tensor_is_shape(t, 4, want)) return bad_array(in, i, "keys and values are not what the model has");
+    if (!t || !dtype_is_float(t->dtype) || !tensor_is_shape(t, 4, want))
+        return bad_array(in, i, "keys and values are not what the model has");
     for (int h = 0; h < shape->n_kv_heads; h++)
         for (int row = 0; row < in->rows; row++) {
             float values[KV_MAX_DIM];
             if (row % BLOCK_ROWS == 0 || row == s->cache->options.kv_start) read_block(&in->block, s, layer, h, row, is_v);
             tensor_to_floats(t, ((int64_t)h * in->rows + row) * shape->head_dim, shape->head_dim, values);
-            block_side(&in->block)->write_row(in->block.bytes, block_shape(&in->block, shape->head_dim), row % BLOCK_ROWS, values);
-            if (row % BLOCK_ROWS == BLOCK_ROWS - 1 || row == in->rows - 1 || row + 1 == s->cache->options.kv_start) write_block(&in->block, s);
+            struct kv_shape form = block_shape(&in->block, shape->head_dim);
+            block_side(&in->block)->write_row(in->block.bytes, form, row % BLOCK_ROWS, values);
+            if (row % BLOCK_ROWS == BLOCK_ROWS - 1 || row == in->rows - 1 || row + 1 == s->cache->options.kv_start)
+                write_block(&in->block, s);
         }
     return 0;
 }
@@ -303,14 +324,17 @@ static int load_affine_side(struct mlx_input *in, int i, int layer, int is_v) {
     struct sequence *s = in->s;
     const struct cache_shape *shape = &s->cache->shape;
     const struct kv_scheme *k = only_scheme(s->cache, layer, in->rows);
-    const struct tensor *t[3] = {find(in, "%d.%d.%d", i, is_v, 0), find(in, "%d.%d.%d", i, is_v, 1), find(in, "%d.%d.%d", i, is_v, 2)};
-    if (!k || k->k->kind != KV_AFFINE) return bad_array(in, i, "its rows are quantized and those of this run are not in the same way (see --kv-bits)");
+    const struct tensor *t[3];
+    for (int j = 0; j < 3; j++) t[j] = find(in, "%d.%d.%d", i, is_v, j);
+    if (!k || k->k->kind != KV_AFFINE)
+        return bad_array(in, i, "its rows are quantized and those of this run are not in the same way (see --kv-bits)");
     int bits = is_v ? k->v_bits : k->k_bits;
     const int64_t codes[4] = {1, shape->n_kv_heads, in->rows, shape->head_dim * bits / 32};
     const int64_t scales[4] = {1, shape->n_kv_heads, in->rows, shape->head_dim / k->group};
     if (!t[0] || !t[1] || !t[2] || t[0]->dtype != DTYPE_U32 || t[1]->dtype != DTYPE_BF16 || t[2]->dtype != DTYPE_BF16 ||
         !tensor_is_shape(t[0], 4, codes) || !tensor_is_shape(t[1], 4, scales) || !tensor_is_shape(t[2], 4, scales))
-        return bad_array(in, i, "its quantized rows have other bits or groups than those of this run (see --kv-bits, --kv-group-size)");
+        return bad_array(in, i,
+                         "its quantized rows have other bits or groups than those of this run (see --kv-bits, --kv-group-size)");
     size_t code_bytes = (size_t)codes[3] * 4, scale_bytes = (size_t)scales[3] * 2;
     for (int h = 0; h < shape->n_kv_heads; h++)
         for (int row = 0; row < in->rows; row++) {
@@ -318,8 +342,8 @@ static int load_affine_side(struct mlx_input *in, int i, int layer, int is_v) {
             uint16_t sb[2][KV_MAX_DIM / 32];
             if (row % BLOCK_ROWS == 0) read_block(&in->block, s, layer, h, row, is_v);
             for (int j = 0; j < 2; j++) memcpy(sb[j], t[j + 1]->data + at * scale_bytes, scale_bytes);
-            kv_affine_import(in->block.bytes, is_v, block_shape(&in->block, shape->head_dim), row % BLOCK_ROWS, t[0]->data + at * code_bytes,
-                             sb[0], sb[1]);
+            kv_affine_import(in->block.bytes, is_v, block_shape(&in->block, shape->head_dim), row % BLOCK_ROWS,
+                             t[0]->data + at * code_bytes, sb[0], sb[1]);
             if (row % BLOCK_ROWS == BLOCK_ROWS - 1 || row == in->rows - 1) write_block(&in->block, s);
         }
     return 0;
@@ -329,10 +353,13 @@ static int load_delta(struct mlx_input *in, int i, int layer, uint8_t *host) {
     struct cache *c = in->s->cache;
     const struct delta_shape *d = &c->shape.delta;
     int newer = find(in, "%d.0.0", i, 0, 0) != NULL;
-    const struct tensor *inputs = find(in, newer ? "%d.0.0" : "%d.0", i, 0, 0), *state = find(in, newer ? "%d.0.1" : "%d.1", i, 0, 0);
-    const int64_t conv_shape[3] = {1, d->conv_kernel - 1, n_channels(d)}, state_shape[4] = {1, d->value_heads, d->value_dim, d->key_dim};
-    if (!inputs || !state || !dtype_is_float(inputs->dtype) || !dtype_is_float(state->dtype) || !tensor_is_shape(inputs, 3, conv_shape) ||
-        !tensor_is_shape(state, 4, state_shape)) return bad_array(in, i, "the state is not what the model has");
+    const struct tensor *inputs = find(in, newer ? "%d.0.0" : "%d.0", i, 0, 0);
+    const struct tensor *state = find(in, newer ? "%d.0.1" : "%d.1", i, 0, 0);
+    const int64_t conv_shape[3] = {1, d->conv_kernel - 1, n_channels(d)};
+    const int64_t state_shape[4] = {1, d->value_heads, d->value_dim, d->key_dim};
+    if (!inputs || !state || !dtype_is_float(inputs->dtype) || !dtype_is_float(state->dtype) ||
+        !tensor_is_shape(inputs, 3, conv_shape) || !tensor_is_shape(state, 4, state_shape))
+        return bad_array(in, i, "the state is not what the model has");
     float *to = (float *)host, row[MAX_KEY_DIM];
     memset(host, 0, c->delta.layer_bytes);
     for (int h = 0; h < d->value_heads; h++)
@@ -341,8 +368,8 @@ static int load_delta(struct mlx_input *in, int i, int layer, uint8_t *host) {
             for (int k = 0; k < d->key_dim; k++) to[(h * d->key_dim + k) * d->value_dim + v] = row[k];
         }
     tensor_to_floats(inputs, 0, tensor_elements(inputs), (float *)(host + c->delta.conv));
-    c->options.backend->table->copy(c->options.backend, items_at(&c->states, in->s->slot) + (size_t)layer * c->delta.layer_bytes, host,
-                                    c->delta.layer_bytes);
+    c->options.backend->table->copy(c->options.backend, items_at(&c->states, in->s->slot) + (size_t)layer * c->delta.layer_bytes,
+                                    host, c->delta.layer_bytes);
     return 0;
 }
 
@@ -404,10 +431,12 @@ int session_load_mlx(struct sequence **out, struct cache *c, const char *path, c
     char beyond[NAME_BYTES];
     snprintf(beyond, sizeof beyond, "2.%d", l->n_layers);
     if (!safetensors_metadata(in.file, "2.0")) code = error_set(e, WEFT_ERROR_INPUT, "%s: not an MLX prompt cache", path);
-    else if (safetensors_metadata(in.file, beyond)) code = error_set(e, WEFT_ERROR_INPUT, "%s: more layers than the model's %d", path, l->n_layers);
+    else if (safetensors_metadata(in.file, beyond))
+        code = error_set(e, WEFT_ERROR_INPUT, "%s: more layers than the model's %d", path, l->n_layers);
     if (!code) code = count_rows(&in, l);
     if (!code && c->options.max_context_rows > 0 && in.rows > c->options.max_context_rows)
-        code = error_set(e, WEFT_ERROR_INPUT, "%s: its %d rows are more than the context of %d", path, in.rows, c->options.max_context_rows);
+        code = error_set(e, WEFT_ERROR_INPUT, "%s: its %d rows are more than the context of %d", path, in.rows,
+                         c->options.max_context_rows);
     if (!code) code = sequence_new(&in.s, c, e);
     if (!code) code = load_layers(&in, l);
     if (!code) set_rows(&in, n_tokens);

@@ -23,7 +23,9 @@ void snapshot_free(struct snapshot *n) {
 
 int snapshot_row(const struct snapshot *n) { return n->row; }
 
-float *snapshot_hidden(const struct snapshot *n) { return n->cache->hidden_of + (size_t)n->slot * (size_t)n->cache->shape.hidden; }
+float *snapshot_hidden(const struct snapshot *n) {
+    return n->cache->hidden_of + (size_t)n->slot * (size_t)n->cache->shape.hidden;
+}
 
 void snapshot_set_hidden(struct snapshot *n, const float *hidden) {
     memcpy(snapshot_hidden(n), hidden, (size_t)n->cache->shape.hidden * sizeof *hidden);
@@ -38,7 +40,8 @@ int sequence_snapshot(struct snapshot **out, struct sequence *s, struct weft_err
     if (!n) return error_set(e, WEFT_ERROR_MEMORY, "the cache's memory has no room for a snapshot");
     sequence_fold(s);
     struct backend *b = c->options.backend;
-    if (s->slot != NO_PAGE) b->table->copy(b, items_at(&c->snapshots, n->slot), items_at(&c->states, s->slot), cache_state_bytes(c));
+    if (s->slot != NO_PAGE)
+        b->table->copy(b, items_at(&c->snapshots, n->slot), items_at(&c->states, s->slot), cache_state_bytes(c));
     n->row = s->rows;
     if (s->has_hidden) snapshot_set_hidden(n, s->hidden);
     *out = n;

@@ -108,7 +108,8 @@ void snapshot_share(struct snapshot *n);
 /* Room for rows and blocks; grows by half at least. */
 int sequence_grow(struct sequence *s, int n_rows, int n_blocks, struct weft_error *e);
 int sequence_need_slot(struct sequence *s);       /* 0 when there is one now, zeroed if new */
-int sequence_need_pages(struct sequence *s, int n_rows); /* of an empty sequence whose tables have room; 0 when the budget has none */
+/* Pages of an empty sequence whose tables have room; 0 when the budget has none. */
+int sequence_need_pages(struct sequence *s, int n_rows);
 /* The blocks that have a page of this form when there are n_rows rows. */
 void cache_form_blocks(const struct cache *c, int form, int n_rows, int *first, int *n);
 void sequence_fold(struct sequence *s);           /* pending rows into state and conv */

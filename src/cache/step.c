@@ -122,7 +122,8 @@ static void reserve_snapshots(struct cache *c, struct group *g, struct step_grou
     t->snapshot0 = step->n_snapshots;
     g->snapshots = step->snapshots + t->snapshot0;
     for (int i = 0; i < g->n_snapshots; i++) {
-        CHECK(g->snapshot_rows[i] >= 1 && g->snapshot_rows[i] <= g->n_rows && (!i || g->snapshot_rows[i - 1] < g->snapshot_rows[i]));
+        CHECK(g->snapshot_rows[i] >= 1 && g->snapshot_rows[i] <= g->n_rows &&
+              (!i || g->snapshot_rows[i - 1] < g->snapshot_rows[i]));
         struct snapshot *n = snapshot_take(c);
         if (n) n->row = t->before + g->snapshot_rows[i];
         step->snapshots[step->n_snapshots++] = n;
@@ -241,7 +242,8 @@ void cache_abort(struct cache *c, struct batch *b) {
 
 void cache_attention_group(const struct cache *c, const struct batch *b, int g, struct attention_group *out) {
     const struct sequence *s = b->groups[g].seq;
-    *out = (struct attention_group){.row0 = b->groups[g].row0, .n_rows = b->groups[g].n_rows, .n_before = c->step.groups[g].before,
+    *out = (struct attention_group){.row0 = b->groups[g].row0, .n_rows = b->groups[g].n_rows,
+                                    .n_before = c->step.groups[g].before,
                                     .low_pages = s->pages[LOW], .high_pages = s->pages[HIGH]};
 }
 
@@ -250,8 +252,8 @@ void cache_delta_group(const struct cache *c, const struct batch *b, int g, int 
     const struct sequence *s = from->seq;
     CHECK(c->step.open && layer >= 0 && layer < c->shape.n_delta);
     uint8_t *at = items_at(&c->states, s->slot) + (size_t)layer * c->delta.layer_bytes;
-    *out = (struct delta_group){.row0 = from->row0, .n_rows = from->n_rows, .state = (float *)at, .conv = (float *)(at + c->delta.conv),
-                                .n_pending = s->n_pending, .undo = from->undo};
+    *out = (struct delta_group){.row0 = from->row0, .n_rows = from->n_rows, .state = (float *)at,
+                                .conv = (float *)(at + c->delta.conv), .n_pending = s->n_pending, .undo = from->undo};
     if (s->n_pending > 0) out->pending = cache_log(c, s->log_slot, s->log_half, layer);
     if (from->undo) out->log = cache_log(c, s->log_slot, !s->log_half, layer);
     for (int i = 0; i < from->n_snapshots; i++) out->n_snapshots += from->snapshots[i] != NULL;

@@ -273,5 +273,6 @@ int tree_restore(struct tree *t, struct sequence *s, const struct prompt_rows *p
 
 void tree_get_stats(const struct tree *t, struct tree_stats *out) {
     *out = t->stats;
-    out->snapshot_bytes = (size_t)t->stats.n_snapshots * (t->cache->snapshots.item_bytes + (size_t)t->cache->shape.hidden * sizeof(float));
+    size_t one = t->cache->snapshots.item_bytes + (size_t)t->cache->shape.hidden * sizeof(float);
+    out->snapshot_bytes = (size_t)t->stats.n_snapshots * one;
 }

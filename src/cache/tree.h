@@ -14,8 +14,9 @@ struct tree;
 int tree_new(struct tree **out, struct cache *c, struct weft_error *e); /* one tree a cache */
 void tree_free(struct tree *t);
 
-/* Keeps s's rows up to the deepest of the snapshots; takes the snapshots (NULLs among them are skipped), also on failure. Snapshots
- * must be of rows of s. Call it after the MTP rows of those rows are committed where there are any: later ones would copy pages. */
+/* Keeps s's rows up to the deepest of the snapshots; takes the snapshots (NULLs among them are skipped), also on failure.
+ * Snapshots must be of rows of s. Call it after the MTP rows of those rows are committed where there are any (later ones would
+ * copy pages) and before the next cache_begin (so that what snapshots hold can make room). */
 int tree_store(struct tree *t, struct sequence *s, struct snapshot **snapshots, int n, struct weft_error *e);
 /* Snapshot of the last row (with sequence_hidden where set), then tree_store: for the end of an answer. */
 int tree_store_end(struct tree *t, struct sequence *s, struct weft_error *e);
