@@ -292,8 +292,7 @@ static void an_adapter_adds_its_product_scaled_and_with_the_ratio_of_dora(void *
                         for (int k = 0; k < IN; k++) dot += (double)x[i * IN + k] * (double)a[r * IN + k];
                         want += dot * (double)b[r * OUT + j];
                     }
-                    want = (double)base[i * OUT + j] + 0.75 * want;
-                    if (way & 1) want *= (double)ratio[j];
+                    want = (way & 1 ? (double)ratio[j] : 1.0) * (double)base[i * OUT + j] + 0.75 * want;
                     assert_true(fabs((double)y[i * OUT + j] - want) < 2e-5 * (1.0 + fabs(want)));
                     want = way & 2 ? (double)before[i * OUT + j] + (double)y[i * OUT + j] : (double)before[i * OUT + j];
                     assert_true(fabs((double)sum[i * OUT + j] - want) < 1e-5);

@@ -150,8 +150,8 @@ struct op_moe_combine {
 /* to[i] = from[index[i]]; index NULL: from row from0 + i. */
 struct op_copy { const float *from; int64_t from_stride; const int32_t *index; int from0, n_rows, width; float *to; int64_t to_stride; };
 
-/* Low-rank adapter on rows [row0, row0 + n_rows): t = x A' (r values per row, fp32), then y = ratio * (y_base + scale * t B')
- * where y holds y_base; `ratio` [n_out] for DoRA, else NULL. Then, with `add_to`, add_to += y. */
+/* Low-rank adapter on rows [row0, row0 + n_rows): t = x A' (r values per row, fp32), then y = ratio * y + scale * t B', where y
+ * holds what is adapted and `ratio` [n_out] may be NULL (1). Then, with `add_to`, add_to += y. */
 struct op_adapter {
     const float *x; int64_t x_stride; int row0, n_rows, n_in, n_out, rank;
     const float *a;                  /* [rank][n_in] */
@@ -162,11 +162,23 @@ struct op_adapter {
     float *add_to; int64_t add_stride;
 };
 
+/* The same over experts: for every slot s of expert e whose row is in [row0, row0 + n_rows), y[s] += scale * (x A_e') B_e' with
+ * x the slot's row, or the slot's own with `by_slot`. */
+struct op_moe_adapter {
+    const float *x; int64_t x_stride; int by_slot;
+    const int32_t *slot_row, *begin; int n_experts, n_slots, row0, n_rows, n_in, n_out, rank;
+    const float *a, *b;              /* [n_experts][rank][n_in], [n_experts][rank][n_out] */
+    float scale;
+    float *t;                        /* scratch [n_slots][rank] */
+    float *y; int64_t y_stride;
+};
+
 enum op_kind {
     OP_EMBED, OP_NORM, OP_LINEAR, OP_CONVERT, OP_DELTA_PREPARE, OP_DELTA, OP_GATED_NORM, OP_ATTENTION_PREPARE, OP_ATTENTION,
     OP_ATTENTION_MERGE, /* same arguments as the OP_ATTENTION before it */
     OP_SILU_MUL, OP_MOE_ROUTE, OP_MOE_LINEAR, OP_MOE_COMBINE, OP_COPY,
     OP_ADAPTER_DOWN, OP_ADAPTER_UP, /* t = x A'; the rest. Same arguments */
+    OP_MOE_ADAPTER,
     N_OP_KINDS
 };
 
@@ -178,7 +190,7 @@ struct op {
         struct op_delta_prepare delta_prepare; struct op_delta delta; struct op_gated_norm gated_norm;
         struct op_attention_prepare attention_prepare; struct op_attention attention; struct op_silu_mul silu_mul;
         struct op_moe_route moe_route; struct op_moe_linear moe_linear; struct op_moe_combine moe_combine;
-        struct op_copy copy; struct op_adapter adapter;
+        struct op_copy copy; struct op_adapter adapter; struct op_moe_adapter moe_adapter;
     };
 };
 #endif

@@ -23,6 +23,7 @@ static const struct cpu_op *const op_table[N_OP_KINDS] = {
     [OP_COPY] = &cpu_op_copy,
     [OP_ADAPTER_DOWN] = &cpu_op_adapter_down,
     [OP_ADAPTER_UP] = &cpu_op_adapter_up,
+    [OP_MOE_ADAPTER] = &cpu_op_moe_adapter,
 };
 
 static const char *const isa_names[] = {"avx512bf16", "avx512", "avx2", "neon", "portable", NULL};

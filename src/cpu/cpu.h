@@ -43,7 +43,7 @@ size_t cpu_attention_shared_bytes(const struct step_limits *l);
 /* op_moe.c */
 extern const struct cpu_op cpu_op_moe_route, cpu_op_moe_combine;
 /* op_adapter.c */
-extern const struct cpu_op cpu_op_adapter_down, cpu_op_adapter_up;
+extern const struct cpu_op cpu_op_adapter_down, cpu_op_adapter_up, cpu_op_moe_adapter;
 
 /* The primitives of one ISA. Each member's contract stands beside its type in the named header. */
 struct cpu_vec;       /* vec.h: rows: sums, norms, exp, conversions */

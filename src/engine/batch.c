@@ -161,7 +161,7 @@ static void answer_cached(struct weft_engine *x) {
         int32_t token;
         const float *hidden = sequence_hidden(r->seq);
         CHECK(hidden);
-        if (model_head(x->model, hidden, 1, x->cached_logits, &r->failure)) continue;
+        if (model_head(x->model, r->adapters.set, hidden, 1, x->cached_logits, &r->failure)) continue;
         request_draw(r, x->cached_logits, &token, &r->failure);
     }
 }

@@ -202,7 +202,7 @@ int weft_embed(struct weft_engine *x, const int32_t *tokens, int n, float *out, 
 
 int weft_head(struct weft_engine *x, const float *hidden, int n, float *out, struct weft_error *e) {
     if (x->open) return error_set(e, WEFT_ERROR_INPUT, "the step before waits for weft_commit");
-    return model_head(x->model, hidden, n, out, e);
+    return model_head(x->model, NULL, hidden, n, out, e);
 }
 
 int weft_sample(struct weft_sequence *s, const float *logits, const struct weft_sampling *o, int32_t *token, struct weft_error *e) {

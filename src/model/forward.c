@@ -4,50 +4,50 @@
  * them; the others share the memory of nobody around them. */
 #include <string.h>
 
-#include "model/plan.h"
-
-struct step {
-    struct model *m;
-    struct cache *c;
-    struct batch *b;
-    const struct config *g;
-    struct workspace *ws;
-    int n_rows;
-};
-
-static struct op *emit(struct step *s, enum op_kind kind, int wait) {
-    CHECK(s->ws->n_ops < s->ws->ops_room);
-    struct op *op = &s->ws->ops[s->ws->n_ops++];
-    memset(op, 0, sizeof *op);
-    op->kind = kind, op->wait = wait;
-    return op;
-}
-
-/* The first n rows of `r`, as rows of another width in the same memory. */
-static struct rows resized(struct rows r, int width) {
-    r.width = width, r.padded = rows_pad(width);
-    return r;
-}
-
-struct part { const struct projection *p; float *y; int64_t stride; int accumulate; };
-
-static void emit_linear(struct step *s, struct rows x, int n_rows, int n_parts, const struct part *parts) {
-    struct op_linear *l = &emit(s, OP_LINEAR, 1)->linear;
-    l->x = x, l->n_rows = n_rows, l->n_parts = n_parts;
-    for (int i = 0; i < n_parts; i++) {
-        l->part[i].w = &parts[i].p->linear, l->part[i].y = parts[i].y, l->part[i].y_stride = parts[i].stride;
-        l->part[i].accumulate = parts[i].accumulate;
-    }
-}
-
-static void emit_norm(struct step *s, const float *x, const float *gain, int n_rows, struct rows out) {
-    struct op_norm *n = &emit(s, OP_NORM, 1)->norm;
-    *n = (struct op_norm){.x = x, .x_stride = out.width, .gain = gain, .eps = (float)s->g->rms_eps, .n_rows = n_rows, .out = out};
-}
+#include "model/step.h"
 
 static void emit_copy(struct step *s, const float *from, const int32_t *index, int n_rows, float *to, int64_t to_stride) {
     int h = s->g->hidden;
-    emit(s, OP_COPY, 1)->copy = (struct op_copy){from, h, index, 0, n_rows, h, to, to_stride};
+    step_op(s, OP_COPY, 1)->copy = (struct op_copy){from, h, index, 0, n_rows, h, to, to_stride};
+}
+
+/* The ops below see groups, so that a span is the same op over fewer of them. */
+static void emit_attention_prepare(struct step *s, const struct layer *y, struct op_attention_prepare all) {
+    int split = spans_differ(&s->rows, 2, (const float *const[]){y->q_norm, y->k_norm});
+    for (int i = 0; i < (split ? s->rows.n : 1); i++) {
+        const struct span *span = &s->rows.at[i];
+        struct op_attention_prepare *o = &step_op(s, OP_ATTENTION_PREPARE, i == 0)->attention_prepare;
+        *o = all;
+        if (!split) return;
+        o->q_gain = adapter_set_vector(span->set, y->q_norm), o->k_gain = adapter_set_vector(span->set, y->k_norm);
+        o->groups += span->group0, o->n_groups = span->n_groups;
+    }
+}
+
+static void emit_delta_prepare(struct step *s, const struct layer *y, struct op_delta_prepare all) {
+    int split = spans_differ(&s->rows, 3, (const float *const[]){y->conv, y->dt_bias, y->neg_exp_a_log});
+    for (int i = 0; i < (split ? s->rows.n : 1); i++) {
+        const struct span *span = &s->rows.at[i];
+        struct op_delta_prepare *o = &step_op(s, OP_DELTA_PREPARE, i == 0)->delta_prepare;
+        *o = all;
+        if (!split) return;
+        o->conv_weight = adapter_set_vector(span->set, y->conv), o->dt_bias = adapter_set_vector(span->set, y->dt_bias);
+        o->neg_exp_a_log = adapter_set_vector(span->set, y->neg_exp_a_log);
+        o->groups += span->group0, o->n_groups = span->n_groups;
+    }
+}
+
+static void emit_gated_norm(struct step *s, const struct layer *y, struct op_gated_norm all) {
+    int split = spans_differ(&s->rows, 1, (const float *const[]){y->delta_norm});
+    for (int i = 0; i < (split ? s->rows.n : 1); i++) {
+        const struct span *span = &s->rows.at[i];
+        struct op_gated_norm *o = &step_op(s, OP_GATED_NORM, i == 0)->gated_norm;
+        *o = all;
+        if (!split) return;
+        size_t at = (size_t)span->row0 * (size_t)(all.n_heads * all.dim);
+        o->gain = adapter_set_vector(span->set, y->delta_norm), o->x += at, o->gate += at;
+        o->n_rows = span->n_rows, o->out = rows_from(all.out, span->row0);
+    }
 }
 
 static void emit_attention(struct step *s, const struct layer *y) {
@@ -55,19 +55,19 @@ static void emit_attention(struct step *s, const struct layer *y) {
     const struct config *c = s->g;
     int query = c->n_heads * c->head_dim, key = c->n_kv_heads * c->head_dim, n = s->n_rows;
     float *q_gate = ws->wide, *k = q_gate + (size_t)n * 2 * (size_t)query, *v = k + (size_t)n * (size_t)key;
-    emit_linear(s, ws->x, n, 3, (struct part[]){{&y->q, q_gate, 2 * query, 0}, {&y->k, k, key, 0}, {&y->v, v, key, 0}});
+    step_linear(s, &s->rows, ws->x, 3, (struct part[]){{&y->q, q_gate, 2 * query, 0}, {&y->k, k, key, 0}, {&y->v, v, key, 0}});
     struct attention_shape shape = {c->n_heads, c->n_kv_heads, c->head_dim, c->rotary_dim};
     struct kv_layer kv;
     cache_kv_layer(s->c, y->index, &kv);
-    emit(s, OP_ATTENTION_PREPARE, 1)->attention_prepare = (struct op_attention_prepare){
+    emit_attention_prepare(s, y, (struct op_attention_prepare){
         .shape = shape, .q_gate = q_gate, .k = k, .v = v, .q_gain = y->q_norm, .k_gain = y->k_norm, .eps = (float)c->rms_eps,
         .inv_freq = s->m->inv_freq, .axis_of_pair = s->m->axis_of_pair, .positions = ws->positions, .q = ws->mixed, .kv = kv,
-        .groups = ws->attention_groups, .n_groups = s->b->n_groups, .n_rows = n};
+        .groups = ws->attention_groups, .n_groups = s->b->n_groups, .n_rows = n});
     struct op_attention a = {.shape = shape, .q = ws->mixed, .q_gate = q_gate, .kv = kv, .groups = ws->attention_groups,
-                             .n_groups = s->b->n_groups, .n_rows = n, .out = resized(ws->mix, query)};
-    emit(s, OP_ATTENTION, 1)->attention = a;
-    emit(s, OP_ATTENTION_MERGE, 1)->attention = a;
-    emit_linear(s, resized(ws->mix, query), n, 1, (struct part[]){{&y->o, ws->residual, c->hidden, 1}});
+                             .n_groups = s->b->n_groups, .n_rows = n, .out = rows_resized(ws->mix, query)};
+    step_op(s, OP_ATTENTION, 1)->attention = a;
+    step_op(s, OP_ATTENTION_MERGE, 1)->attention = a;
+    step_linear(s, &s->rows, rows_resized(ws->mix, query), 1, (struct part[]){{&y->o, ws->residual, c->hidden, 1}});
 }
 
 static void emit_delta(struct step *s, const struct layer *y) {
@@ -77,21 +77,21 @@ static void emit_delta(struct step *s, const struct layer *y) {
     int hv = shape.value_heads, value = hv * shape.value_dim, channels = 2 * shape.key_heads * shape.key_dim + value;
     size_t n = (size_t)s->n_rows;
     float *qkv = ws->wide, *z = qkv + n * (size_t)channels, *b = z + n * (size_t)value, *a = b + n * (size_t)hv;
-    emit_linear(s, ws->x, s->n_rows, 4,
+    step_linear(s, &s->rows, ws->x, 4,
                 (struct part[]){{&y->qkv, qkv, channels, 0}, {&y->z, z, value, 0}, {&y->b, b, hv, 0}, {&y->a, a, hv, 0}});
     struct delta_group *groups = ws->delta_groups + (size_t)y->index * (size_t)s->m->limits.max_groups;
     for (int i = 0; i < s->b->n_groups; i++) cache_delta_group(s->c, s->b, i, y->index, &groups[i]);
-    emit(s, OP_DELTA_PREPARE, 1)->delta_prepare = (struct op_delta_prepare){
+    emit_delta_prepare(s, y, (struct op_delta_prepare){
         .shape = shape, .qkv = qkv, .a = a, .b = b, .conv_weight = y->conv, .neg_exp_a_log = y->neg_exp_a_log,
         .dt_bias = y->dt_bias, .mixed = ws->mixed, .decay = ws->decay, .beta = ws->beta, .groups = groups,
-        .n_groups = s->b->n_groups, .n_rows = s->n_rows};
-    emit(s, OP_DELTA, 1)->delta = (struct op_delta){
+        .n_groups = s->b->n_groups, .n_rows = s->n_rows});
+    step_op(s, OP_DELTA, 1)->delta = (struct op_delta){
         .shape = shape, .qkv = qkv, .mixed = ws->mixed, .decay = ws->decay, .beta = ws->beta, .out = ws->delta_out,
         .groups = groups, .n_groups = s->b->n_groups};
-    emit(s, OP_GATED_NORM, 1)->gated_norm = (struct op_gated_norm){
+    emit_gated_norm(s, y, (struct op_gated_norm){
         .x = ws->delta_out, .gate = z, .gain = y->delta_norm, .eps = (float)c->rms_eps, .n_rows = s->n_rows, .n_heads = hv,
-        .dim = shape.value_dim, .out = resized(ws->mix, value)};
-    emit_linear(s, resized(ws->mix, value), s->n_rows, 1, (struct part[]){{&y->out, ws->residual, c->hidden, 1}});
+        .dim = shape.value_dim, .out = rows_resized(ws->mix, value)});
+    step_linear(s, &s->rows, rows_resized(ws->mix, value), 1, (struct part[]){{&y->out, ws->residual, c->hidden, 1}});
 }
 
 /* down(silu(gate x) * up x), added to y or put there. */
@@ -100,10 +100,10 @@ static void emit_mlp(struct step *s, const struct projection *gate, const struct
     struct workspace *ws = s->ws;
     int inner = (int)gate->weight.n_rows;
     float *g = ws->wide, *u = g + (size_t)s->n_rows * (size_t)inner;
-    emit_linear(s, ws->x, s->n_rows, 2, (struct part[]){{gate, g, inner, 0}, {up, u, inner, 0}});
-    struct rows out = resized(ws->inner, inner);
-    emit(s, OP_SILU_MUL, 1)->silu_mul = (struct op_silu_mul){g, u, inner, s->n_rows, out};
-    emit_linear(s, out, s->n_rows, 1, (struct part[]){{down, y, s->g->hidden, accumulate}});
+    step_linear(s, &s->rows, ws->x, 2, (struct part[]){{gate, g, inner, 0}, {up, u, inner, 0}});
+    struct rows out = rows_resized(ws->inner, inner);
+    step_op(s, OP_SILU_MUL, 1)->silu_mul = (struct op_silu_mul){g, u, inner, s->n_rows, out};
+    step_linear(s, &s->rows, out, 1, (struct part[]){{down, y, s->g->hidden, accumulate}});
 }
 
 static void emit_experts(struct step *s, const struct experts *x) {
@@ -111,22 +111,25 @@ static void emit_experts(struct step *s, const struct experts *x) {
     const struct config *c = s->g;
     int n = s->n_rows, slots = n * c->top_k;
     struct part parts[2] = {{&x->router, ws->router_logits, x->n, 0}, {&x->shared_gate, ws->shared_gate, 1, 0}};
-    emit_linear(s, ws->x, n, x->shared_inner ? 2 : 1, parts);
-    emit(s, OP_MOE_ROUTE, 1)->moe_route = (struct op_moe_route){
+    step_linear(s, &s->rows, ws->x, x->shared_inner ? 2 : 1, parts);
+    step_op(s, OP_MOE_ROUTE, 1)->moe_route = (struct op_moe_route){
         .logits = ws->router_logits, .n_rows = n, .n_experts = x->n, .top_k = c->top_k, .renormalise = c->norm_top_k,
         .expert = ws->expert, .weight = ws->expert_weight, .slot = ws->slot, .slot_row = ws->slot_row, .begin = ws->begin};
     struct op_moe_linear in = {.x = ws->x, .slot_row = ws->slot_row, .begin = ws->begin, .n_experts = x->n, .n_slots = slots,
                                .n_parts = 2};
     in.part[0].w = x->gate, in.part[0].y = ws->expert_gate, in.part[0].y_stride = x->inner;
     in.part[1].w = x->up, in.part[1].y = ws->expert_up, in.part[1].y_stride = x->inner;
-    emit(s, OP_MOE_LINEAR, 1)->moe_linear = in;
-    emit(s, OP_SILU_MUL, 1)->silu_mul =
+    step_op(s, OP_MOE_LINEAR, 1)->moe_linear = in;
+    step_experts(s, x->n, 2, (struct expert_part[]){{x->target, 0, 0, c->hidden, x->inner, ws->x.f32, ws->expert_gate},
+                                                    {x->target + 1, 1, 0, c->hidden, x->inner, ws->x.f32, ws->expert_up}});
+    step_op(s, OP_SILU_MUL, 1)->silu_mul =
         (struct op_silu_mul){ws->expert_gate, ws->expert_up, x->inner, slots, ws->expert_inner};
     struct op_moe_linear down = {.x = ws->expert_inner, .begin = ws->begin, .n_experts = x->n, .n_slots = slots, .n_parts = 1};
     down.part[0].w = x->down, down.part[0].y = ws->expert_out, down.part[0].y_stride = c->hidden;
-    emit(s, OP_MOE_LINEAR, 1)->moe_linear = down;
+    step_op(s, OP_MOE_LINEAR, 1)->moe_linear = down;
+    step_experts(s, x->n, 1, &(struct expert_part){x->target + 2, 0, 1, x->inner, c->hidden, ws->expert_inner.f32, ws->expert_out});
     if (x->shared_inner) emit_mlp(s, &x->shared_gate_proj, &x->shared_up, &x->shared_down, ws->shared_out, 0);
-    emit(s, OP_MOE_COMBINE, 1)->moe_combine = (struct op_moe_combine){
+    step_op(s, OP_MOE_COMBINE, 1)->moe_combine = (struct op_moe_combine){
         .y = ws->expert_out, .slot = ws->slot, .weight = ws->expert_weight, .n_rows = n, .top_k = c->top_k, .width = c->hidden,
         .shared = x->shared_inner ? ws->shared_out : NULL, .shared_gate = x->shared_inner ? ws->shared_gate : NULL,
         .out = ws->residual};
@@ -134,18 +137,12 @@ static void emit_experts(struct step *s, const struct experts *x) {
 
 static void emit_layer(struct step *s, const struct layer *y) {
     struct workspace *ws = s->ws;
-    emit_norm(s, ws->residual, y->input_norm, s->n_rows, ws->x);
+    step_norm(s, &s->rows, ws->residual, y->input_norm, ws->x);
     if (y->kind == LAYER_FULL) emit_attention(s, y);
     else emit_delta(s, y);
-    emit_norm(s, ws->residual, y->post_norm, s->n_rows, ws->x);
+    step_norm(s, &s->rows, ws->residual, y->post_norm, ws->x);
     if (y->experts) emit_experts(s, y->experts);
     else emit_mlp(s, &y->gate, &y->up, &y->down, ws->residual, 1);
-}
-
-static void emit_embed(struct step *s, float *out) {
-    struct workspace *ws = s->ws;
-    emit(s, OP_EMBED, 1)->embed =
-        (struct op_embed){&s->m->weights.embed, ws->tokens, s->n_rows, ws->given, out, s->g->hidden};
 }
 
 /* fc of [normed embedding of the next token, normed hidden row]: the input of the MTP head's layers. */
@@ -154,14 +151,14 @@ static void emit_mtp_input(struct step *s) {
     const struct mtp *mtp = s->m->weights.mtp;
     int h = s->g->hidden;
     struct rows normed = {.width = h, .padded = rows_pad(h), .forms = FORM_F32, .f32 = ws->picked};
-    emit_embed(s, ws->residual);
-    emit_norm(s, ws->residual, mtp->norm_embedding, s->n_rows, normed);
+    step_embed(s, ws->residual);
+    step_norm(s, &s->rows, ws->residual, mtp->norm_embedding, normed);
     emit_copy(s, ws->picked, NULL, s->n_rows, ws->pair, 2 * h);
     normed.f32 = ws->hidden;
-    emit_norm(s, ws->given, mtp->norm_hidden, s->n_rows, normed);
+    step_norm(s, &s->rows, ws->given, mtp->norm_hidden, normed);
     emit_copy(s, ws->hidden, NULL, s->n_rows, ws->pair + h, 2 * h);
-    emit(s, OP_CONVERT, 1)->convert = (struct op_convert){ws->fc, 0, s->n_rows};
-    emit_linear(s, ws->fc, s->n_rows, 1, (struct part[]){{&mtp->fc, ws->residual, h, 0}});
+    step_op(s, OP_CONVERT, 1)->convert = (struct op_convert){ws->fc, 0, s->n_rows};
+    step_linear(s, &s->rows, ws->fc, 1, (struct part[]){{&mtp->fc, ws->residual, h, 0}});
 }
 
 static void emit_results(struct step *s, const float *gain, int n_logits, int n_hidden) {
@@ -170,12 +167,12 @@ static void emit_results(struct step *s, const float *gain, int n_logits, int n_
     if (n_hidden) {
         struct rows out = {.width = h, .padded = rows_pad(h), .forms = FORM_F32, .f32 = ws->hidden};
         emit_copy(s, ws->residual, ws->hidden_row, n_hidden, ws->picked, h);
-        emit_norm(s, ws->picked, gain, n_hidden, out);
+        step_norm(s, &s->hidden, ws->picked, gain, out);
     }
     if (n_logits) {
         emit_copy(s, ws->residual, ws->logit_row, n_logits, ws->picked, h);
-        emit_norm(s, ws->picked, gain, n_logits, ws->final);
-        emit_linear(s, ws->final, n_logits, 1, (struct part[]){{&s->m->weights.head, ws->logits, s->g->vocab, 0}});
+        step_norm(s, &s->logits, ws->picked, gain, ws->final);
+        step_linear(s, &s->logits, ws->final, 1, (struct part[]){{&s->m->weights.head, ws->logits, s->g->vocab, 0}});
     }
 }
 
@@ -234,6 +231,8 @@ static struct counts gather_inputs(struct step *s) {
         }
         if (s->b->mtp && p->n_rows)
             memcpy(ws->given + (size_t)p->row0 * (size_t)h, p->hidden_in, (size_t)p->n_rows * (size_t)h * 4);
+        spans_add(&s->rows, p->adapters, g, p->n_rows), spans_add(&s->logits, p->adapters, g, p->n_logits);
+        spans_add(&s->hidden, p->adapters, g, p->want_hidden ? p->n_rows : 0);
         cache_attention_group(s->c, s->b, g, &ws->attention_groups[g]);
     }
     const int32_t *positions = cache_positions(s->c);
@@ -246,8 +245,9 @@ int model_forward(struct model *m, struct cache *c, struct batch *b, struct weft
     int code = check_batch(m, b, e);
     if (!code && b->n_taps) code = reserve_taps(m, b->n_taps, e);
     if (code) return code;
-    struct step s = {m, c, b, &m->checkpoint->config, &m->ws, b->n_rows};
-    struct workspace *ws = s.ws;
+    struct workspace *ws = &m->ws;
+    struct step s = {.m = m, .c = c, .b = b, .g = &m->checkpoint->config, .ws = ws, .n_rows = b->n_rows};
+    s.rows.at = ws->spans, s.logits.at = ws->spans + m->limits.max_groups, s.hidden.at = ws->spans + 2 * m->limits.max_groups;
     ws->n_ops = 0;
     struct counts n = gather_inputs(&s);
     const struct weights *w = &m->weights;
@@ -256,7 +256,7 @@ int model_forward(struct model *m, struct cache *c, struct batch *b, struct weft
         for (int i = 0; i < w->mtp->n_layers; i++) emit_layer(&s, &w->mtp->layers[i]);
         emit_results(&s, w->mtp->norm, n.logits, n.hidden);
     } else {
-        emit_embed(&s, ws->residual);
+        step_embed(&s, ws->residual);
         for (int i = 0, tap = 0; i < s.g->n_layers; i++) {
             emit_layer(&s, &w->layers[i]);
             for (; tap < b->n_taps && b->taps[tap] == i; tap++)
@@ -269,16 +269,17 @@ int model_forward(struct model *m, struct cache *c, struct batch *b, struct weft
     return 0;
 }
 
-int model_head(struct model *m, const float *hidden, int n, float *out, struct weft_error *e) {
+int model_head(struct model *m, const struct adapter_set *adapters, const float *hidden, int n, float *out, struct weft_error *e) {
     struct workspace *ws = &m->ws;
     size_t h = (size_t)m->checkpoint->config.hidden, vocab = (size_t)m->checkpoint->config.vocab;
     if (n < 0 || n > m->options.max_logits)
         return error_set(e, WEFT_ERROR_INPUT, "%d rows of logits asked for, at most %d", n, m->options.max_logits);
-    struct step s = {m, NULL, NULL, &m->checkpoint->config, ws, n};
+    struct step s = {.m = m, .g = &m->checkpoint->config, .ws = ws, .n_rows = n, .logits = {.at = ws->spans}};
+    spans_add(&s.logits, adapters, 0, n);
     ws->n_ops = 0;
     memcpy(ws->final.f32, hidden, (size_t)n * h * 4);
-    emit(&s, OP_CONVERT, 1)->convert = (struct op_convert){ws->final, 0, n};
-    emit_linear(&s, ws->final, n, 1, (struct part[]){{&m->weights.head, ws->logits, (int64_t)vocab, 0}});
+    step_op(&s, OP_CONVERT, 1)->convert = (struct op_convert){ws->final, 0, n};
+    step_linear(&s, &s.logits, ws->final, 1, (struct part[]){{&m->weights.head, ws->logits, (int64_t)vocab, 0}});
     m->backend.table->run(&m->backend, ws->ops, ws->n_ops);
     memcpy(out, ws->logits, (size_t)n * vocab * 4);
     return 0;

@@ -48,6 +48,7 @@ int model_open(struct model **out, const char *folder, const struct model_option
 
 void model_close(struct model *m) {
     if (!m) return;
+    model_adapters_drop(m);
     plan_drop(m);
     weights_drop(&m->weights);
     if (m->backend.device) m->backend.table->close(&m->backend);

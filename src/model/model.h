@@ -7,6 +7,7 @@
 #include "backend/backend.h"
 #include "cache/cache.h"
 #include "checkpoint/folder.h"
+#include "lora/adapter.h"
 
 struct model;
 
@@ -53,12 +54,16 @@ int model_visit(const struct model *m, model_visit_fn *fn, void *arg);
 
 /* The step between cache_begin and cache_commit. WEFT_ERROR_INPUT for token ids outside the vocabulary, checked before anything runs. */
 int model_forward(struct model *m, struct cache *c, struct batch *b, struct weft_error *e);
-/* Logits of hidden rows (after the final norm): out [n][vocab]. n at most max_logits. */
-int model_head(struct model *m, const float *hidden, int n, float *out, struct weft_error *e);
+/* Logits of hidden rows (after the final norm) under a set of adapters or NULL: out [n][vocab]. n at most max_logits. */
+int model_head(struct model *m, const struct adapter_set *adapters, const float *hidden, int n, float *out, struct weft_error *e);
 /* Embedding rows: out [n][hidden]. */
 int model_embed(struct model *m, const int32_t *tokens, int n, float *out, struct weft_error *e);
 
 /* Every projection that an adapter may target. Ids are stable for a model. */
-struct model_module { const char *name; /* canonical, "layers.3.self_attn.q_proj" */ int n_in, n_out; const struct weight *weight; };
+struct model_module { const char *name; /* canonical, "layers.3.self_attn.q_proj" */ int n_in, n_out; const struct weight *weight; const struct linear *linear; };
 int model_modules(const struct model *m, const struct model_module **out);
+
+/* An adapter for this model, and room for it in a step. Not while a step runs. Sets of adapters: lora/adapter.h. */
+int model_adapter_open(struct adapter **out, struct model *m, const char *folder, struct weft_error *e);
+void model_adapter_close(struct model *m, struct adapter *a); /* no set holds it any more; NULL is fine */
 #endif

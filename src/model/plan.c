@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "model/step.h"
 
 /* ---- every linear ---- */
 
@@ -239,6 +240,7 @@ static void lay_workspace(struct model *m, struct layout *l) {
     size_t groups = (size_t)m->limits.max_groups;
     s->attention_groups = lay(l, groups, sizeof *s->attention_groups);
     s->delta_groups = lay(l, groups * (size_t)(w->n_delta > 0 ? w->n_delta : 1), sizeof *s->delta_groups);
+    s->spans = lay(l, 3 * groups, sizeof *s->spans);
     s->ops_room = (c->n_layers + 4) * 20;
     s->ops = lay(l, (size_t)s->ops_room, sizeof *s->ops);
 }

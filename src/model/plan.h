@@ -35,6 +35,7 @@ struct workspace {
     struct attention_group *attention_groups; /* [max_groups] */
     struct delta_group *delta_groups;         /* [n_delta][max_groups] */
     struct op *ops; int n_ops, ops_room;
+    struct span *spans;              /* [3][max_groups] */
     uint8_t *memory; size_t bytes;   /* all of the above but the rope tables */
 };
 
@@ -52,11 +53,18 @@ struct model {
     uint64_t fingerprint;
     float **taps; int n_taps, taps_room; /* [n][R][H], made when first asked for */
     char isa[32];
+    /* adapters.c; all zero until the first adapter is opened */
+    struct adapter_base adapter_base;
+    int embed_target;                /* the embedding's number among the targets */
+    int open_ranks, adapter_rank;    /* of all open adapters, and what there is room for */
+    float *adapter_t; size_t adapter_t_bytes; int adapter_rows; /* [4][adapter_rows][adapter_rank], or as many for experts' slots */
+    struct op *adapter_ops; size_t adapter_ops_bytes;
 };
 
 /* Chooses layout and kernels for every projection, checks what is packed, packs, and makes the workspace. */
 int plan_new(struct model *m, struct weft_error *e);
 void plan_drop(struct model *m);
+void model_adapters_drop(struct model *m);
 /* Calls fn on every linear of the model. */
 typedef int plan_visit_fn(void *arg, struct linear *l, const struct weight *w, const char *name);
 int plan_visit(struct model *m, plan_visit_fn *fn, void *arg);

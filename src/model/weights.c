@@ -19,7 +19,7 @@ static const char *name_of(struct loader *l, const char *prefix, const char *lea
     return l->name;
 }
 
-static int add_module(struct loader *l, const char *name, const struct weight *weight) {
+static int add_module(struct loader *l, const char *name, const struct projection *p) {
     struct weights *w = l->w;
     if (w->n_modules == w->modules_room) {
         int room = w->modules_room ? 2 * w->modules_room : 256;
@@ -29,7 +29,7 @@ static int add_module(struct loader *l, const char *name, const struct weight *w
     }
     const char *copy = arena_copy_text(&w->arena, name, strlen(name));
     if (!copy) return error_memory(l->e, "the list of modules");
-    w->modules[w->n_modules] = (struct model_module){copy, (int)weight->n_cols, (int)weight->n_rows, weight};
+    w->modules[w->n_modules] = (struct model_module){copy, (int)p->weight.n_cols, (int)p->weight.n_rows, &p->weight, &p->linear};
     return w->n_modules++;
 }
 
@@ -37,7 +37,7 @@ static int take(struct loader *l, struct projection *p, const char *prefix, cons
     const char *name = name_of(l, prefix, leaf);
     int code = weight_open(&p->weight, l->c, name, n_out, n_in, l->e);
     if (code) return code;
-    p->module = add_module(l, name, &p->weight);
+    p->module = add_module(l, name, p);
     return p->module < 0 ? p->module : 0;
 }
 
@@ -153,7 +153,7 @@ static int take_head(struct loader *l) {
             return error_set(l->e, WEFT_ERROR_INPUT, "%s: lm_head.weight is missing and config.json does not tie the embeddings",
                              l->c->folder);
         w->head.weight = w->embed;
-        w->head.module = add_module(l, "lm_head", &w->head.weight);
+        w->head.module = add_module(l, "lm_head", &w->head);
         return w->head.module < 0 ? w->head.module : 0;
     }
     int code = weight_open(&w->head.weight, l->c, "lm_head", c->vocab, c->hidden, l->e);
@@ -161,7 +161,7 @@ static int take_head(struct loader *l) {
     const struct weight *a = &w->head.weight, *b = &w->embed;
     if (c->tied && (a->repr != b->repr || a->row_bytes != b->row_bytes || memcmp(a->data, b->data, a->row_bytes * (size_t)a->n_rows)))
         log_write(LOG_WARNING, "%s: config.json ties the embeddings, but lm_head.weight differs from them; it is used", l->c->folder);
-    w->head.module = add_module(l, "lm_head", &w->head.weight);
+    w->head.module = add_module(l, "lm_head", &w->head);
     return w->head.module < 0 ? w->head.module : 0;
 }
 

@@ -15,6 +15,7 @@ struct experts {
     struct projection router;
     struct projection shared_gate_proj, shared_up, shared_down, shared_gate;
     int shared_inner;                       /* 0: no shared expert */
+    int target;                             /* gate's number among what adapters may change; up and down follow */
 };
 
 struct layer {
