@@ -147,7 +147,8 @@ WEFT_API int weft_engine_open(struct weft_engine **out, struct weft_model *m, co
 /* Requests still running end with WEFT_ERROR_CANCELLED. Sequences are freed before. */
 WEFT_API void weft_engine_close(struct weft_engine *engine);
 
-/* An adapter folder (PEFT or MLX). *report, if wanted, says in lines what matched; weft_free. */
+/* An adapter folder (PEFT or MLX); its memory comes on top of the engine's budget. *report, if wanted, says in lines what matched;
+ * weft_free. */
 WEFT_API int weft_adapter_open(struct weft_adapter **out, struct weft_engine *engine, const char *folder, char **report,
                                struct weft_error *e);
 WEFT_API void weft_adapter_close(struct weft_adapter *a); /* no request or sequence uses it any more */

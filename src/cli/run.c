@@ -2,6 +2,7 @@
 
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,11 +77,6 @@ int run_open(struct run *r, const char *model, const struct run_options *o, stru
     return code;
 }
 
-#ifdef WITHOUT_LORA /* until the folder is there */
-#define weft_adapter_close(a) (void)(a)
-#define weft_adapter_open(a, engine, folder, report, e) error_set(e, WEFT_ERROR_SUPPORT, "%s: adapters are not there yet", folder)
-#endif
-
 void run_close(struct run *r) {
     for (int i = 0; i < r->n_adapters; i++) weft_adapter_close(r->adapters[i]), mem_free(r->adapter_folders[i]);
     if (r->engine) weft_engine_close(r->engine);
@@ -98,9 +94,12 @@ static struct weft_adapter *find_adapter(struct run *r, const char *folder, stru
         return NULL;
     }
     char *copy = mem_copy_text(folder, strlen(folder));
+    char *report = NULL;
     struct weft_adapter *a = NULL;
     if (!copy) error_memory(e, folder);
-    else if (weft_adapter_open(&a, r->engine, folder, NULL, e) < 0) mem_free(copy), a = NULL;
+    else if (weft_adapter_open(&a, r->engine, folder, &report, e) < 0) mem_free(copy), a = NULL;
+    else fputs(report, stderr);
+    weft_free(report);
     if (a) r->adapters[r->n_adapters] = a, r->adapter_folders[r->n_adapters++] = copy;
     return a;
 }

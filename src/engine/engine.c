@@ -127,6 +127,7 @@ int weft_engine_open(struct weft_engine **out, struct weft_model *m, const struc
     x->handle = m, x->model = m->model;
     x->vocab = model_config(m->model)->vocab, x->hidden = model_config(m->model)->hidden;
     pthread_mutex_init(&x->lock, NULL);
+    adapter_sets_init(&x->adapter_sets);
     pthread_condattr_t clock;
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
@@ -167,6 +168,7 @@ void weft_engine_close(struct weft_engine *x) {
     mem_free(x->running), mem_free(x->drafting), mem_free(x->items), mem_free(x->parts), mem_free(x->groups), mem_free(x->keeps);
     mem_free(x->positions), mem_free(x->cached_logits), mem_free(x->keep_tokens), mem_free(x->is_attention);
     mem_free(x->tap_rows);
+    adapter_sets_drop(&x->adapter_sets);
     pthread_mutex_destroy(&x->lock);
     pthread_cond_destroy(&x->wake);
     mem_free(x);

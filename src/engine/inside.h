@@ -28,7 +28,7 @@ enum request_state { REQUEST_WAITING, REQUEST_RUNNING, REQUEST_FINISHING, REQUES
 
 /* The adapters of a request or a sequence. */
 struct adapter_choice {
-    const struct adapter_set *set;      /* NULL: none */
+    struct adapter_set *set;            /* NULL: none */
     uint64_t hash;                      /* 0: none */
     const char *names;                  /* "shout=1,short=0.5", "" for none */
 };
@@ -117,6 +117,8 @@ struct weft_engine {
 
     const struct drafter *drafter; void *drafter_data; struct draft_control *control;
     void (*draft_hook)(void *arg, struct weft_request *r, int32_t *drafts, int n); void *draft_hook_arg;
+
+    struct adapter_sets adapter_sets;
 
     size_t reserved_bytes;              /* of cache_memory_bytes(cache) */
     struct weft_engine_stats stats;
