@@ -147,6 +147,19 @@ static const float *fold_pending(const struct cpu_delta *d, const struct slice *
     return in;
 }
 
+/* Rows lie too far apart for the hardware to foresee: on Zen 4 a quarter of the rule's time was waiting for them. */
+static void fetch_row(const struct slice *s, int r) {
+    const struct delta_shape *p = &s->o->shape;
+    if (r >= s->g->n_rows) return;
+    const float *k = slice_key(s, r);
+    for (int i = 0; i < p->key_dim; i += 16) {
+        __builtin_prefetch(k + i);
+        __builtin_prefetch(k - key_width(p) + i);
+    }
+    const float *v = s->o->mixed + (s->g->row0 + r) * (int64_t)channels(p) + 2 * key_width(p) + s->h * p->value_dim + s->c0;
+    for (int i = 0; i < s->n; i += 16) __builtin_prefetch(v + i);
+}
+
 static void run_slice(const struct cpu_delta *d, const struct slice *s, float *scratch) {
     const struct delta_shape *p = &s->o->shape;
     const struct delta_group *g = s->g;
@@ -157,6 +170,7 @@ static void run_slice(const struct cpu_delta *d, const struct slice *s, float *s
     struct delta_step t = {.key_dim = p->key_dim, .n_columns = s->n};
     for (int r = 0; r < g->n_rows; r++) {
         int64_t row = g->row0 + r, at = row * p->value_heads + s->h;
+        fetch_row(s, r + 1);
         t.in = in, t.in_stride = stride, t.out = buf, t.out_stride = s->n;
         t.k = slice_key(s, r), t.q = t.k - key_width(p);
         t.v = s->o->mixed + row * channels(p) + 2 * key_width(p) + s->h * p->value_dim + s->c0;

@@ -104,6 +104,8 @@ static void vec_conv(const float *const *in, const float *weight, const float *b
         vf x0 = vf_load(in[0] + c), x1 = vf_load(in[1] + c), x2 = vf_load(in[2] + c);
         for (int r = 0; r < n_rows; r++) {
             vf x3 = vf_load(in[r + 3] + c);
+            __builtin_prefetch(in[r + 3] + c + 2 * V); /* rows lie far apart */
+            __builtin_prefetch(out + r * out_stride + c + 2 * V, 1);
             vf_store(out + r * out_stride + c, vf_silu(vf_madd(w3, x3, vf_madd(w2, x2, vf_madd(w1, x1, vf_madd(w0, x0, first))))));
             x0 = x1, x1 = x2, x2 = x3;
         }
