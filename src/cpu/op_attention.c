@@ -12,7 +12,7 @@
 #include "cpu/attention.h"
 #include "cpu/ops.h"
 
-enum { SPLIT_ROWS = 16, SEGMENT_ROWS = KV_PAGE_ROWS * KV_SEGMENT_PAGES, PARTIAL_EXTRA = 16, MAX_PAIRS = KV_MAX_DIM / 2 };
+enum { SPLIT_ROWS = 16, SPLIT_PARTIALS = 1024, SEGMENT_ROWS = KV_PAGE_ROWS * KV_SEGMENT_PAGES, PARTIAL_EXTRA = 16, MAX_PAIRS = KV_MAX_DIM / 2 };
 
 static int least(int a, int b) { return a < b ? a : b; }
 static int most(int a, int b) { return a > b ? a : b; }
@@ -116,10 +116,11 @@ static int tile_rows(const struct attention_shape *s) { return most(ATTENTION_MA
 static int64_t partial_floats(const struct attention_shape *s) { return (int64_t)s->n_heads * (s->head_dim + PARTIAL_EXTRA); }
 static int segments(int n_rows) { return pieces(n_rows, SEGMENT_ROWS); }
 
-/* Partial results of (row, segment) that c->shared holds. */
+/* Partial results of (row, segment) that c->shared holds: enough for one row at the longest context, and for many at usual ones.
+ * Groups beyond it are not split. */
 static int partial_room(const struct step_limits *l) {
     int rows = l->max_context_rows > 0 ? l->max_context_rows : 64 * SEGMENT_ROWS;
-    return least(l->max_rows, SPLIT_ROWS) * segments(rows);
+    return least(least(l->max_rows, SPLIT_ROWS) * segments(rows), most(SPLIT_PARTIALS, segments(rows)));
 }
 
 size_t cpu_attention_shared_bytes(const struct step_limits *l) {
