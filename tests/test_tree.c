@@ -141,7 +141,7 @@ static void play(uint64_t seed, int rounds, struct cache *c, int exact) {
             }
         } else assert_false(exact);
         sequence_free(s);
-        assert_true(cache_used_bytes(c) <= c->options.memory_bytes);
+        assert_true(cache_used_bytes(c) + c->idle_bytes <= c->options.memory_bytes);
         assert_true(c->snapshots.n_used <= c->snapshots.capacity);
     }
     assert_true(n_hits > rounds / 4);

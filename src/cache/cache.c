@@ -100,7 +100,6 @@ static int open_pools(struct cache *c, struct weft_error *e) {
     size_t fit = for_snapshots / (size.snapshot ? size.snapshot : 1);
     if (!code) code = items_open(&c->snapshots, c, size.state, size.state ? fit * size.state : 0, e);
     if (code) return code;
-    c->states.reserve = 0; /* a new sequence's state is zero because freed memory was given back */
     size_t n = (size_t)c->snapshots.capacity;
     c->snapshot_of = mem_map_pages(n * sizeof *c->snapshot_of);
     c->hidden_of = mem_map_pages(n * (size_t)c->shape.hidden * sizeof(float));

@@ -8,6 +8,7 @@ int items_open(struct item_pool *p, struct cache *c, size_t item_bytes, size_t l
     size_t n = item_bytes ? limit_bytes / item_bytes : FREE_ITEMS;
     p->capacity = n < MOST_ITEMS ? (int)n : MOST_ITEMS;
     p->reserve = item_bytes ? (int)(RESERVE_BYTES / item_bytes) : p->capacity;
+    if (p->reserve < 1) p->reserve = 1;
     if (p->capacity == 0) return 0;
     /* Address space; what is not used costs nothing. */
     p->refs = mem_map_pages((size_t)p->capacity * sizeof *p->refs);

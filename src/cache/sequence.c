@@ -66,9 +66,14 @@ int sequence_reserve(struct sequence *s, int n_rows, struct weft_error *e) {
     return sequence_grow(s, n_rows, blocks_of(n_rows), e);
 }
 
-int sequence_need_slot(struct sequence *s) {
-    if (s->slot == NO_PAGE) s->slot = items_take(&s->cache->states);
-    return s->slot == NO_PAGE;
+int sequence_need_slot(struct sequence *s, enum slot_contents contents) {
+    struct item_pool *p = &s->cache->states;
+    if (s->slot != NO_PAGE) return 0;
+    s->slot = items_take(p);
+    if (s->slot == NO_PAGE) return 1;
+    struct backend *b = s->cache->options.backend;
+    if (contents == SLOT_ZERO && p->item_bytes) b->table->memory_release(b, items_at(p, s->slot), p->item_bytes);
+    return 0;
 }
 
 void cache_form_blocks(const struct cache *c, int form, int n_rows, int *first, int *n) {
@@ -136,7 +141,7 @@ static int share_device_memory(struct sequence *to, const struct sequence *from)
     struct cache *c = to->cache;
     struct backend *b = c->options.backend;
     if (from->slot != NO_PAGE) {
-        if (sequence_need_slot(to)) return 0;
+        if (sequence_need_slot(to, SLOT_ANY)) return 0;
         b->table->copy(b, items_at(&c->states, to->slot), items_at(&c->states, from->slot), cache_state_bytes(c));
     }
     if (from->n_pending > 0) {

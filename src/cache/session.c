@@ -244,7 +244,7 @@ static int fill(struct sequence *s, const struct input *in) {
     int total = in->rows > in->mtp_rows ? in->rows : in->mtp_rows;
     int code = sequence_grow(s, in->rows, blocks_of(total), in->e);
     if (code) return code;
-    if (sequence_need_slot(s) || !sequence_need_pages(s, total))
+    if (sequence_need_slot(s, SLOT_ANY) || !sequence_need_pages(s, total))
         return error_set(in->e, WEFT_ERROR_MEMORY, "%s: the cache's memory of %zu bytes has no room for its %d rows", in->path,
                          c->options.memory_bytes, in->rows);
     for (int f = 0, first, n; f < N_FORMS; f++) {

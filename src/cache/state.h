@@ -107,7 +107,8 @@ void snapshot_share(struct snapshot *n);
 
 /* Room for rows and blocks; grows by half at least. */
 int sequence_grow(struct sequence *s, int n_rows, int n_blocks, struct weft_error *e);
-int sequence_need_slot(struct sequence *s);       /* 0 when there is one now, zeroed if new */
+enum slot_contents { SLOT_ZERO, SLOT_ANY };       /* of a new slot: a first row's state, or whatever it held */
+int sequence_need_slot(struct sequence *s, enum slot_contents contents); /* 0 when there is one now */
 /* Pages of an empty sequence whose tables have room; 0 when the budget has none. */
 int sequence_need_pages(struct sequence *s, int n_rows);
 /* The blocks that have a page of this form when there are n_rows rows. */

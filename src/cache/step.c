@@ -86,7 +86,7 @@ static int reserve_group(struct cache *c, const struct batch *b, int i) {
     s->busy = 1;
     if (!b->mtp) {
         int had = s->slot != NO_PAGE;
-        if (sequence_need_slot(s)) return 0;
+        if (sequence_need_slot(s, SLOT_ZERO)) return 0;
         t->new_slot = !had;
         if (g->undo && c->shape.n_delta > 0 && s->log_slot == NO_PAGE) {
             s->log_slot = items_take(&c->logs);

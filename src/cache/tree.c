@@ -255,7 +255,7 @@ int tree_restore(struct tree *t, struct sequence *s, const struct prompt_rows *p
     touch(t, from->node);
     share_pages(c, s, from->node, rows);
     snapshot_share(from);
-    if (sequence_need_slot(s)) {
+    if (sequence_need_slot(s, SLOT_ANY)) {
         sequence_drop_blocks(s, 0);
         snapshot_free(from);
         return error_set(e, WEFT_ERROR_MEMORY, "the cache's memory has no room for a sequence's state");
