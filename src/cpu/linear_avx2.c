@@ -12,7 +12,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { HALVES = 2, PANEL_BLOCKS = 8, ROWS = 4, AHEAD_BYTES = 1024 };
+enum { HALVES = 2, PANEL_BLOCKS = 8, ROWS = 4, AHEAD_BYTES = 256 };
 
 /* Unpacked codes of PANEL_BLOCKS blocks of one tile, and the sums of all rows. */
 struct panel {

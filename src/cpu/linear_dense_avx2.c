@@ -15,7 +15,7 @@
 #define INLINE static inline __attribute__((always_inline))
 
 enum dense_kind { DENSE_F32, DENSE_F16, DENSE_BF16, DENSE_ANY };
-enum { COLUMNS = 64, COLUMN_TILE = 4, ROW_TILE = 3, STEPS = 64, PANEL_ROWS = 48, AHEAD_BYTES = 1024 };
+enum { COLUMNS = 64, COLUMN_TILE = 4, ROW_TILE = 3, STEPS = 64, PANEL_ROWS = 48, AHEAD_BYTES = 256 };
 
 INLINE int step_k(const int kind) { return kind == DENSE_BF16 ? 16 : 8; }
 INLINE int step_vectors(const int kind) { return kind == DENSE_BF16 ? 2 : 1; }
