@@ -41,6 +41,22 @@ def messages_prompts_stops_and_drafts_work_as_in_generate():
 
 
 @test
+def adapters_are_chosen_line_by_line_and_the_others_do_not_notice():
+    tiny, shout, short = (shared("checkpoints/" + x) for x in ("tiny", "tiny-lora/shout", "tiny-lora/short"))
+    lora = [None, shout, f"{shout}=0.5+{short}", [shout, short], ""]
+    requests = [dict({"id": i, "tokens": PROMPTS[0], "max_tokens": 12, "temperature": 0}, **({} if x is None else {"lora": x}))
+                for i, x in enumerate(lora)]
+    f, out = write("in6.jsonl", "\n".join(map(json.dumps, requests))), temp("out6.jsonl")
+    good("batch", tiny, "--in", f, "--out", out, "--parallel", "5")
+    got = {o["id"]: o["tokens"] for o in lines(out)}
+    def alone(*lora):
+        return good_json("generate", tiny, "--tokens", ",".join(map(str, PROMPTS[0])), "--json", "--max-tokens", "12", "--temperature",
+                         "0", *(y for x in lora for y in ("--lora", x)))["tokens"]
+    equal([got[i] for i in range(5)], [alone(), alone(shout), alone(shout + "=0.5", short), alone(shout, short), alone()])
+    assert got[1] != got[0] != got[2], got
+
+
+@test
 def a_bad_line_is_answered_by_an_error_and_the_others_go_on():
     text = "\n".join(['{"id": "ok", "tokens": [5, 6], "max_tokens": 3, "temperature": 0}', "{not json", "[]", "",
                       '{"id": "none"}', '{"id": "both", "tokens": [1], "prompt": "x"}', '{"id": "big", "tokens": [99999]}',
