@@ -2,15 +2,19 @@
 BUILD ?= build
 JOBS  ?= $(shell nproc)
 
-.PHONY: all setup demo check check-sanitize fuzz install clean
-all: setup
-	@cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release >/dev/null
+.PHONY: all setup configure demo check check-sanitize fuzz install clean
+all: configure
 	@cmake --build $(BUILD) -j $(JOBS)
+
+configure: setup
+	@cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release >/dev/null
 
 setup:
 	@bash tools/setup.sh
 
-demo: all
+# The command alone: tests and benchmarks would take most of the time.
+demo: configure
+	@cmake --build $(BUILD) -j $(JOBS) --target weft
 	@bash tools/demo.sh $(BUILD)/weft
 
 check: all

@@ -53,7 +53,7 @@ def adapters_are_chosen_line_by_line_and_the_others_do_not_notice():
         return good_json("generate", tiny, "--tokens", ",".join(map(str, PROMPTS[0])), "--json", "--max-tokens", "12", "--temperature",
                          "0", *(y for x in lora for y in ("--lora", x)))["tokens"]
     equal([got[i] for i in range(5)], [alone(), alone(shout), alone(shout + "=0.5", short), alone(shout, short), alone()])
-    assert got[1] != got[0] != got[2], got
+    assert got[1] != got[0] != got[3], got
 
 
 @test

@@ -106,6 +106,12 @@ static struct weft_adapter *find_adapter(struct run *r, const char *folder, stru
 
 int run_adapters(struct run *r, const char *text, struct weft_adapter_use *uses, int *n, struct weft_error *e) {
     *n = 0;
+    if (file_is_folder(text)) { /* whatever signs its name holds */
+        struct weft_adapter *a = find_adapter(r, text, e);
+        if (!a) return e && e->code < 0 ? e->code : WEFT_ERROR_INPUT;
+        uses[(*n)++] = (struct weft_adapter_use){a, 1};
+        return 0;
+    }
     for (const char *p = text; *p; p += *p == '+') {
         char folder[1024];
         size_t length = strcspn(p, "+"), name = length;
