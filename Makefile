@@ -1,4 +1,5 @@
 # Two commands on a fresh Debian machine: `make demo` and `make check`. A plain `make` builds build/weft.
+MAKEFLAGS += --no-print-directory
 BUILD ?= build
 JOBS  ?= $(shell nproc)
 
