@@ -134,3 +134,73 @@ struct adapter *lora_open(struct runner *r, const char *folder) {
     if (model_adapter_open(&a, r->model, folder, &e)) fail_msg("%s", e.message);
     return a;
 }
+
+static const char *const layer0[] = {"linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_a", "linear_attn.in_proj_b",
+                                     "linear_attn.out_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"};
+static const char *const layer1[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+                                     "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"};
+
+void lora_each_linear(const struct lora_recipe *r, void (*fn)(void *arg, const char *module), void *arg) {
+    char module[128];
+    for (size_t i = 0; i < sizeof layer0 / sizeof *layer0; i++) snprintf(module, sizeof module, "layers.0.%s", layer0[i]), fn(arg, module);
+    for (size_t i = 0; i < sizeof layer1 / sizeof *layer1; i++) snprintf(module, sizeof module, "layers.1.%s", layer1[i]), fn(arg, module);
+    if (r->head) fn(arg, "lm_head");
+}
+
+struct toy_tensor *toy_weight(struct toy *base, const char *module) {
+    char name[160];
+    snprintf(name, sizeof name, "%s%s.weight", strcmp(module, "lm_head") ? "model." : "", module);
+    return toy_find(base, name);
+}
+
+struct making { const struct lora_recipe *r; struct toy *base, *out; };
+
+static void add(struct making *m, const char *module, const char *leaf, float scale, int64_t a, int64_t b) {
+    char name[256];
+    const char *prefix = strcmp(module, "lm_head") == 0 ? (m->r->mlx ? "language_model." : "base_model.model.")
+                                                         : (m->r->mlx ? "language_model.model." : "base_model.model.model.");
+    snprintf(name, sizeof name, "%s%s.%s", prefix, module, leaf);
+    toy_add(m->out, name, scale, a, b, 0);
+}
+
+static void make_linear(void *arg, const char *module) {
+    struct making *m = arg;
+    const struct toy_tensor *w = toy_weight(m->base, module);
+    int64_t out = w->shape[0], in = w->shape[1], rank = m->r->rank;
+    if (m->r->mlx) add(m, module, "lora_a", 0.3f, in, rank), add(m, module, "lora_b", 0.3f, rank, out);
+    else add(m, module, "lora_A.weight", 0.3f, rank, in), add(m, module, "lora_B.weight", 0.3f, out, rank);
+    if (!m->r->dora) return;
+    add(m, module, m->r->mlx ? "m" : "lora_magnitude_vector", 1.0f, out, 0);
+    struct toy_tensor *x = &m->out->t[m->out->n - 1];
+    for (int64_t i = 0; i < out; i++) x->data[i] = 2.0f + x->data[i];
+}
+
+void lora_make(struct toy *out, const struct lora_recipe *r, struct toy *base) {
+    struct making m = {r, base, out};
+    *out = (struct toy){.seed = r->seed};
+    snprintf(out->config, sizeof out->config, "%s", r->config);
+    lora_each_linear(r, make_linear, &m);
+    if (!r->embedding) return;
+    if (r->mlx) add(&m, "embed_tokens", "lora_a", 0.3f, 32, r->rank), add(&m, "embed_tokens", "lora_b", 0.3f, r->rank, 64);
+    else add(&m, "embed_tokens", "lora_embedding_A", 0.3f, r->rank, 32), add(&m, "embed_tokens", "lora_embedding_B", 0.3f, 64, r->rank);
+}
+
+const char *lora_write(const struct lora_recipe *r, const struct toy *a) {
+    return toy_write(a, r->name, r->mlx ? "adapters.safetensors" : "adapter_model.safetensors", "adapter_config.json");
+}
+
+const struct lora_recipe lora_recipes[LORA_RECIPES] = {
+    {"peft", 0, 0, 3, 1, 1, 11, 2.0, "{\"peft_type\":\"LORA\",\"r\":3,\"lora_alpha\":6}"},
+    {"peft-rslora", 0, 0, 4, 0, 0, 12, 3.0, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":6,\"use_rslora\":true}"},
+    {"peft-dora", 0, 1, 2, 0, 1, 13, 1.5, "{\"peft_type\":\"LORA\",\"r\":2,\"lora_alpha\":3,\"use_dora\":true}"},
+    {"mlx", 1, 0, 5, 1, 1, 14, 1.25, "{\"fine_tune_type\":\"lora\",\"lora_parameters\":{\"rank\":5,\"scale\":1.25}}"},
+    {"mlx-dora", 1, 1, 3, 0, 0, 15, 0.75, "{\"fine_tune_type\":\"dora\",\"lora_parameters\":{\"rank\":3,\"scale\":0.75}}"},
+};
+
+struct adapter_set *lora_set(struct adapter_sets *sets, const struct adapter_use *uses, int n) {
+    struct weft_error e = {0};
+    struct adapter_set *s = NULL;
+    if (adapter_sets_get(sets, &s, uses, n, &e)) fail_msg("%s", e.message);
+    assert_non_null(s);
+    return s;
+}

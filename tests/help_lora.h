@@ -20,6 +20,24 @@ void toy_drop(struct toy *t);
 const char *toy_write(const struct toy *t, const char *folder, const char *file, const char *config_name);
 int64_t toy_count(const struct toy_tensor *t);
 
+/* What a test adapter is made of. */
+struct lora_recipe {
+    const char *name;
+    int mlx, dora, rank, embedding, head;
+    uint64_t seed;
+    double scale;      /* what the config must come to */
+    const char *config;
+};
+enum { LORA_RECIPES = 5 };
+extern const struct lora_recipe lora_recipes[LORA_RECIPES]; /* PEFT: plain with embedding and head, rslora, DoRA; MLX: plain, DoRA */
+/* Calls fn for every linear of toy_base without experts, the head too when the recipe has it. */
+void lora_each_linear(const struct lora_recipe *r, void (*fn)(void *arg, const char *module), void *arg);
+struct toy_tensor *toy_weight(struct toy *base, const char *module);
+void lora_make(struct toy *out, const struct lora_recipe *r, struct toy *base);
+const char *lora_write(const struct lora_recipe *r, const struct toy *a);
+/* Of adapters that exist; fails the test when it cannot be made. */
+struct adapter_set *lora_set(struct adapter_sets *sets, const struct adapter_use *uses, int n);
+
 /* Logits of every row [n][vocab] (mem_free) of one sequence under a set; cuts as in help_model.h. */
 float *lora_logits(struct runner *r, const struct adapter_set *set, const struct prompt *p);
 struct adapter *lora_open(struct runner *r, const char *folder);

@@ -9,65 +9,6 @@ enum { N = 21 };
 static const int32_t tokens[N] = {3, 17, 4, 4, 30, 11, 0, 9, 22, 5, 31, 8, 8, 13, 2, 27, 19, 6, 1, 14, 25};
 static const struct prompt prompt = {.tokens = tokens, .n = N};
 
-static const char *const layer0[] = {"linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_a", "linear_attn.in_proj_b",
-                                     "linear_attn.out_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"};
-static const char *const layer1[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-                                     "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"};
-
-/* What a test adapter is made of. */
-struct recipe {
-    const char *name;
-    int mlx, dora, rank, embedding, head;
-    uint64_t seed;
-    double scale;      /* what the config must come to */
-    const char *config;
-};
-
-static void each_linear(const struct recipe *r, void (*fn)(void *arg, const char *module), void *arg) {
-    char module[128];
-    for (size_t i = 0; i < sizeof layer0 / sizeof *layer0; i++) snprintf(module, sizeof module, "layers.0.%s", layer0[i]), fn(arg, module);
-    for (size_t i = 0; i < sizeof layer1 / sizeof *layer1; i++) snprintf(module, sizeof module, "layers.1.%s", layer1[i]), fn(arg, module);
-    if (r->head) fn(arg, "lm_head");
-}
-
-static struct toy_tensor *base_weight(struct toy *base, const char *module) {
-    char name[160];
-    snprintf(name, sizeof name, "%s%s.weight", strcmp(module, "lm_head") ? "model." : "", module);
-    return toy_find(base, name);
-}
-
-struct making { const struct recipe *r; struct toy *base, *out; };
-
-static void add(struct making *m, const char *module, const char *leaf, float scale, int64_t a, int64_t b) {
-    char name[256];
-    const char *prefix = strcmp(module, "lm_head") == 0 ? (m->r->mlx ? "language_model." : "base_model.model.")
-                                                         : (m->r->mlx ? "language_model.model." : "base_model.model.model.");
-    snprintf(name, sizeof name, "%s%s.%s", prefix, module, leaf);
-    toy_add(m->out, name, scale, a, b, 0);
-}
-
-static void make_linear(void *arg, const char *module) {
-    struct making *m = arg;
-    const struct toy_tensor *w = base_weight(m->base, module);
-    int64_t out = w->shape[0], in = w->shape[1], rank = m->r->rank;
-    if (m->r->mlx) add(m, module, "lora_a", 0.3f, in, rank), add(m, module, "lora_b", 0.3f, rank, out);
-    else add(m, module, "lora_A.weight", 0.3f, rank, in), add(m, module, "lora_B.weight", 0.3f, out, rank);
-    if (!m->r->dora) return;
-    add(m, module, m->r->mlx ? "m" : "lora_magnitude_vector", 1.0f, out, 0);
-    struct toy_tensor *x = &m->out->t[m->out->n - 1];
-    for (int64_t i = 0; i < out; i++) x->data[i] = 2.0f + x->data[i];
-}
-
-static void make(struct toy *out, const struct recipe *r, struct toy *base) {
-    struct making m = {r, base, out};
-    *out = (struct toy){.seed = r->seed};
-    snprintf(out->config, sizeof out->config, "%s", r->config);
-    each_linear(r, make_linear, &m);
-    if (!r->embedding) return;
-    if (r->mlx) add(&m, "embed_tokens", "lora_a", 0.3f, 32, r->rank), add(&m, "embed_tokens", "lora_b", 0.3f, r->rank, 64);
-    else add(&m, "embed_tokens", "lora_embedding_A", 0.3f, r->rank, 32), add(&m, "embed_tokens", "lora_embedding_B", 0.3f, 64, r->rank);
-}
-
 /* The adapter's tensor of a module, element (i, j) of A [rank][in] or B [out][rank]. */
 static float *find_part(struct toy *a, const char *module, const char *leaf) {
     for (int i = 0; i < a->n; i++) {
@@ -79,14 +20,14 @@ static float *find_part(struct toy *a, const char *module, const char *leaf) {
     return NULL;
 }
 
-struct merging { const struct recipe *r; struct toy *adapter, *base, *out; double weight; };
+struct merging { const struct lora_recipe *r; struct toy *adapter, *base, *out; double weight; };
 
 /* out += (g (W + s BA) - W), g = m / |rows| or 1 */
 static void merge_linear(void *arg, const char *module) {
     struct merging *m = arg;
     int mlx = m->r->mlx, rank = m->r->rank;
-    const struct toy_tensor *w = base_weight(m->base, module);
-    float *to = base_weight(m->out, module)->data;
+    const struct toy_tensor *w = toy_weight(m->base, module);
+    float *to = toy_weight(m->out, module)->data;
     int64_t out = w->shape[0], in = w->shape[1];
     const float *a = find_part(m->adapter, module, mlx ? "lora_a" : "lora_A.weight");
     const float *b = find_part(m->adapter, module, mlx ? "lora_b" : "lora_B.weight");
@@ -119,31 +60,10 @@ static void merge_embedding(const struct merging *m) {
                                   (mlx ? a[t * rank + k] : a[k * 32 + t]);
 }
 
-static void merge(struct toy *out, struct toy *base, const struct recipe *r, struct toy *adapter, double weight) {
+static void merge(struct toy *out, struct toy *base, const struct lora_recipe *r, struct toy *adapter, double weight) {
     struct merging m = {r, adapter, base, out, weight};
-    each_linear(r, merge_linear, &m);
+    lora_each_linear(r, merge_linear, &m);
     if (r->embedding) merge_embedding(&m);
-}
-
-static const char *folder_of(const struct recipe *r, const struct toy *a) {
-    return toy_write(a, r->name, r->mlx ? "adapters.safetensors" : "adapter_model.safetensors", "adapter_config.json");
-}
-
-static const struct recipe recipes[] = {
-    {"peft", 0, 0, 3, 1, 1, 11, 2.0, "{\"peft_type\":\"LORA\",\"r\":3,\"lora_alpha\":6}"},
-    {"peft-rslora", 0, 0, 4, 0, 0, 12, 3.0, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":6,\"use_rslora\":true}"},
-    {"peft-dora", 0, 1, 2, 0, 1, 13, 1.5, "{\"peft_type\":\"LORA\",\"r\":2,\"lora_alpha\":3,\"use_dora\":true}"},
-    {"mlx", 1, 0, 5, 1, 1, 14, 1.25, "{\"fine_tune_type\":\"lora\",\"lora_parameters\":{\"rank\":5,\"scale\":1.25}}"},
-    {"mlx-dora", 1, 1, 3, 0, 0, 15, 0.75, "{\"fine_tune_type\":\"dora\",\"lora_parameters\":{\"rank\":3,\"scale\":0.75}}"},
-};
-enum { N_RECIPES = sizeof recipes / sizeof *recipes };
-
-static struct adapter_set *get_set(struct adapter_sets *sets, const struct adapter_use *uses, int n) {
-    struct weft_error e = {0};
-    struct adapter_set *s = NULL;
-    if (adapter_sets_get(sets, &s, uses, n, &e)) fail_msg("%s", e.message);
-    assert_non_null(s);
-    return s;
 }
 
 static float *logits_of_toy(const struct toy *t, const char *isa) {
@@ -164,16 +84,16 @@ static void an_adapter_gives_the_logits_of_merged_weights(void **state) {
         runner_open(&r, toy_write(&base, "base", "model.safetensors", "config.json"), *isa, PRECISION_DEFAULT, 1);
         adapter_sets_init(&sets);
         float *plain = runner_logits(&r, &prompt);
-        for (int i = 0; i < N_RECIPES; i++) {
-            make(&adapter, &recipes[i], &base);
+        for (int i = 0; i < LORA_RECIPES; i++) {
+            lora_make(&adapter, &lora_recipes[i], &base);
             toy_copy(&merged, &base);
-            merge(&merged, &base, &recipes[i], &adapter, 1);
-            struct adapter *a = lora_open(&r, folder_of(&recipes[i], &adapter));
-            struct adapter_set *s = get_set(&sets, &(struct adapter_use){a, 1}, 1);
+            merge(&merged, &base, &lora_recipes[i], &adapter, 1);
+            struct adapter *a = lora_open(&r, lora_write(&lora_recipes[i], &adapter));
+            struct adapter_set *s = lora_set(&sets, &(struct adapter_use){a, 1}, 1);
             float *x = lora_logits(&r, s, &prompt), *want = logits_of_toy(&merged, *isa);
             size_t n = (size_t)(N * r.vocab);
             double error = relative_error(x, want, n), change = relative_error(plain, want, n);
-            if (!(error < 2e-5 && change > 0.1)) fail_msg("%s on %s: error %g, change %g", recipes[i].name, *isa, error, change);
+            if (!(error < 2e-5 && change > 0.1)) fail_msg("%s on %s: error %g, change %g", lora_recipes[i].name, *isa, error, change);
             mem_free(x), mem_free(want), toy_drop(&adapter), toy_drop(&merged);
             adapter_set_drop(s), model_adapter_close(r.model, a);
         }
@@ -190,21 +110,21 @@ static void several_adapters_add_up_with_their_weights_in_any_order(void **state
     struct toy base, adapter, merged;
     struct runner r;
     struct adapter_sets sets;
-    struct adapter_use uses[N_RECIPES], other[N_RECIPES + 1];
+    struct adapter_use uses[LORA_RECIPES], other[LORA_RECIPES + 1];
     toy_base(&base, 0, 0);
     toy_copy(&merged, &base);
     runner_open(&r, toy_write(&base, "base", "model.safetensors", "config.json"), NULL, PRECISION_DEFAULT, 1);
     adapter_sets_init(&sets);
-    for (int i = 0; i < N_RECIPES; i++) {
-        make(&adapter, &recipes[i], &base);
-        merge(&merged, &base, &recipes[i], &adapter, weights[i]);
-        uses[i] = (struct adapter_use){lora_open(&r, folder_of(&recipes[i], &adapter)), (float)weights[i]};
-        other[N_RECIPES - 1 - i] = uses[i];
+    for (int i = 0; i < LORA_RECIPES; i++) {
+        lora_make(&adapter, &lora_recipes[i], &base);
+        merge(&merged, &base, &lora_recipes[i], &adapter, weights[i]);
+        uses[i] = (struct adapter_use){lora_open(&r, lora_write(&lora_recipes[i], &adapter)), (float)weights[i]};
+        other[LORA_RECIPES - 1 - i] = uses[i];
         toy_drop(&adapter);
     }
-    other[N_RECIPES - 1].weight = 0.125f; /* of uses[0], in two pieces */
-    other[N_RECIPES] = (struct adapter_use){uses[0].adapter, 0.375f};
-    struct adapter_set *s = get_set(&sets, uses, N_RECIPES), *same = get_set(&sets, other, N_RECIPES + 1);
+    other[LORA_RECIPES - 1].weight = 0.125f; /* of uses[0], in two pieces */
+    other[LORA_RECIPES] = (struct adapter_use){uses[0].adapter, 0.375f};
+    struct adapter_set *s = lora_set(&sets, uses, LORA_RECIPES), *same = lora_set(&sets, other, LORA_RECIPES + 1);
     assert_ptr_equal(s, same);
     float *x = lora_logits(&r, s, &prompt), *want = logits_of_toy(&merged, NULL);
     double error = relative_error(x, want, (size_t)(N * r.vocab));
@@ -218,7 +138,7 @@ static void several_adapters_add_up_with_their_weights_in_any_order(void **state
     assert_null(none);
     uses[0].weight = NAN;
     assert_int_equal(adapter_sets_get(&sets, &none, uses, 1, &e), WEFT_ERROR_INPUT);
-    for (int i = 0; i < N_RECIPES; i++) model_adapter_close(r.model, (struct adapter *)uses[i].adapter);
+    for (int i = 0; i < LORA_RECIPES; i++) model_adapter_close(r.model, (struct adapter *)uses[i].adapter);
     mem_free(x), mem_free(want), toy_drop(&base), toy_drop(&merged);
     adapter_sets_drop(&sets);
     runner_close(&r);
@@ -248,7 +168,7 @@ static void replaced_modules_are_bitwise_those_of_a_model_that_holds_them(void *
     runner_open(&r, toy_write(&base, "base", "model.safetensors", "config.json"), NULL, PRECISION_DEFAULT, 1);
     adapter_sets_init(&sets);
     struct adapter *a = lora_open(&r, toy_write(&adapter, "saved", "adapter_model.safetensors", "adapter_config.json"));
-    struct adapter_set *s = get_set(&sets, &(struct adapter_use){a, 1}, 1), *none;
+    struct adapter_set *s = lora_set(&sets, &(struct adapter_use){a, 1}, 1), *none;
     float *x = lora_logits(&r, s, &prompt), *want = logits_of_toy(&other, NULL);
     assert_memory_equal(x, want, (size_t)(N * r.vocab) * sizeof *x);
     struct weft_error e = {0};
@@ -267,19 +187,19 @@ static void a_tied_head_follows_the_embedding_in_mlx_and_not_in_peft(void **stat
     toy_base(&base, 1, 0);
     runner_open(&r, toy_write(&base, "base", "model.safetensors", "config.json"), NULL, PRECISION_DEFAULT, 1);
     adapter_sets_init(&sets);
-    struct recipe mlx = recipes[3], peft = recipes[0];
+    struct lora_recipe mlx = lora_recipes[3], peft = lora_recipes[0];
     mlx.head = peft.head = 0;
     for (int i = 0; i < 2; i++) {
-        const struct recipe *recipe = i ? &peft : &mlx;
-        make(&adapter, recipe, &base);
+        const struct lora_recipe *recipe = i ? &peft : &mlx;
+        lora_make(&adapter, recipe, &base);
         toy_copy(&merged, &base);
         if (i) { /* the head keeps what the embedding was */
             const struct toy_tensor *was = toy_find(&base, "model.embed_tokens.weight");
             memcpy(toy_add(&merged, "lm_head.weight", 0, 32, 64, 0)->data, was->data, 32 * 64 * sizeof(float));
         }
         merge(&merged, &base, recipe, &adapter, 1);
-        struct adapter *a = lora_open(&r, folder_of(recipe, &adapter));
-        struct adapter_set *s = get_set(&sets, &(struct adapter_use){a, 1}, 1);
+        struct adapter *a = lora_open(&r, lora_write(recipe, &adapter));
+        struct adapter_set *s = lora_set(&sets, &(struct adapter_use){a, 1}, 1);
         float *x = lora_logits(&r, s, &prompt), *want = logits_of_toy(&merged, NULL);
         double error = relative_error(x, want, (size_t)(N * r.vocab));
         printf("  tied, %s: error %.1e\n", recipe->name, error);
@@ -322,7 +242,7 @@ static void experts_have_adapters_of_their_own(void **state) {
     runner_open(&r, toy_write(&base, "base", "model.safetensors", "config.json"), NULL, PRECISION_DEFAULT, 2);
     adapter_sets_init(&sets);
     struct adapter *a = lora_open(&r, toy_write(&adapter, "experts", "adapters.safetensors", "adapter_config.json"));
-    struct adapter_set *s = get_set(&sets, &(struct adapter_use){a, 1}, 1);
+    struct adapter_set *s = lora_set(&sets, &(struct adapter_use){a, 1}, 1);
     float *x = lora_logits(&r, s, &prompt), *plain = runner_logits(&r, &prompt), *want = logits_of_toy(&merged, NULL);
     double error = relative_error(x, want, (size_t)(N * r.vocab)), change = relative_error(plain, want, (size_t)(N * r.vocab));
     printf("  experts: error %.1e, change %.2f\n", error, change);
