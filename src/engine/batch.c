@@ -176,17 +176,17 @@ int engine_step_running(struct weft_engine *x, struct weft_error *e) {
     pack(x);
     double begin = clock_ms();
     if ((code = engine_forward(x, &x->batch, e))) return code;
-    int rows = 0, decoding = 0;
+    int rows = 0, decoding = 0, drafts = 0;
     for (int i = 0; i < x->n_parts; i++) {
         struct part *p = &x->parts[i];
         rows += x->groups[i].n_rows;
-        if (p->request->started_answer) decoding += x->groups[i].n_rows;
+        if (p->request->started_answer) decoding += x->groups[i].n_rows, drafts += p->request->n_drafts;
         if (p->rows_before < p->request->n_prompt) send_progress(p->request, p->rows_before + x->groups[i].n_rows);
         draw_part(x, p, x->groups[i].n_rows);
         x->keeps[i] = p->keep;
     }
     cache_commit(x->cache, &x->batch, x->keeps);
-    draft_clock(x, decoding, decoding == rows, clock_ms() - begin);
+    if (decoding == rows) draft_clock(x, rows, drafts, clock_ms() - begin);
     for (int i = 0; i < x->n_parts; i++) take_snapshots(x, &x->parts[i], &x->groups[i]), see_hidden(x, &x->parts[i]);
     if (x->drafter && x->drafter->settle) code = x->drafter->settle(x, e);
     for (int i = 0; i < x->n_parts; i++) {

@@ -13,11 +13,22 @@
 
 static const struct drafter *const drafters[] = {&draft_mtp, &draft_ngram, &draft_model, NULL};
 
-enum { MOST_ROWS = 64, FIRST_PAUSE = 8, LONGEST_PAUSE = 256 };
+enum {
+    MOST_ROWS = 64,
+    FIRST_PAUSE = 16, LONGEST_PAUSE = 256, /* tokens */
+    PLAIN_STEPS = 2, PLAIN_AGE = 48,      /* steps without drafts that are timed at first; after how many it is done again */
+    FORGOTTEN = 100,                      /* steps after which a time is not believed any more */
+    TRIED_ENOUGH = 2, FIRST_LENGTH = 2,   /* drafts of a new request are short until so many were judged */
+    STRETCH_EVERY = 12,
+};
+/* Below this chance the first draft never pays: it costs a row and a run of the drafter, a seventh of a step at the very least. */
+static const double HOPELESS = 0.2;
 
-/* ms[n]: running mean of a step of n rows of decoding requests and nothing else. */
+/* step_ms[n]: a step of n rows of decoding requests and nothing else. */
 struct draft_control {
     double step_ms[MOST_ROWS + 1];
+    long steps, seen_at[MOST_ROWS + 1], plain_at[MOST_ROWS + 1]; /* steps so far; the last one of so many rows, and without drafts */
+    int n_plain[MOST_ROWS + 1], turns;
     double draft_ms;                  /* of one draft token of one request */
     double kept[WEFT_DRAFT_MAX];      /* over all requests: where a new one begins */
 };
@@ -29,8 +40,9 @@ struct draft_state {
     int pause, next_pause;            /* tokens until the next try; how long the pause after it */
 };
 
-static void blend(double *mean, double value, double weight) {
-    *mean = *mean > 0 ? *mean + weight * (value - *mean) : value;
+/* What a thing takes when nothing disturbs it: down at once, up slowly. */
+static void blend(double *ms, double seen) {
+    *ms = *ms > 0 ? *ms + (seen < *ms ? 0.5 : 0.05) * (seen - *ms) : seen;
 }
 
 int draft_open(struct weft_engine *x, struct weft_error *e) {
@@ -77,23 +89,27 @@ void *draft_data(const struct weft_request *r) { return r->draft ? r->draft->dat
 
 int draft_sees_hidden(const struct weft_request *r) { return r->draft && r->engine->drafter->wants_hidden; }
 
+/* Was seen, and lately: a step that something disturbed must not be believed for ever. */
+static int is_known(const struct draft_control *c, int n) { return c->step_ms[n] > 0 && c->steps - c->seen_at[n] <= FORGOTTEN; }
+
 /* What a step of n rows takes, by the nearest sizes that were seen. 0: nothing was seen. */
 static double step_ms(const struct draft_control *c, int n) {
     if (n > MOST_ROWS) n = MOST_ROWS;
     int below = n, above = n;
-    while (below > 0 && c->step_ms[below] <= 0) below--;
-    while (above <= MOST_ROWS && c->step_ms[above] <= 0) above++;
+    while (below > 0 && !is_known(c, below)) below--;
+    while (above <= MOST_ROWS && !is_known(c, above)) above++;
+    if (above == n) return c->step_ms[n];
     if (below > 0 && above <= MOST_ROWS)
-        return above == below ? c->step_ms[n]
-                              : c->step_ms[below] + (c->step_ms[above] - c->step_ms[below]) * (n - below) / (above - below);
+        return c->step_ms[below] + (c->step_ms[above] - c->step_ms[below]) * (n - below) / (above - below);
     if (below > 0) return c->step_ms[below] * (1 + 0.1 * (n - below)); /* a guess, soon replaced by what is seen */
     return above <= MOST_ROWS ? c->step_ms[above] : 0;
 }
 
 /* The length that gives the most tokens for the time, with `rows` rows in the step besides. */
 static int best_length(const struct draft_control *c, const struct draft_state *s, int rows, int max) {
-    double plain = rows <= MOST_ROWS ? c->step_ms[rows] : step_ms(c, rows);
-    if (plain <= 0) return 0; /* what it takes without drafts is seen first */
+    double plain = step_ms(c, rows);
+    if (s->seen[0] < TRIED_ENOUGH && max > FIRST_LENGTH) max = FIRST_LENGTH;
+    if (s->seen[0] >= TRIED_ENOUGH && s->kept[0] < HOPELESS) return 0;
     double tokens = 1, chance = 1, best_rate = rows / plain;
     int best = 0;
     for (int d = 1; d <= max; d++) {
@@ -106,6 +122,16 @@ static int best_length(const struct draft_control *c, const struct draft_state *
     return best;
 }
 
+/* Now and then one more than seems best, so that a time that something disturbed is measured again. */
+static int stretch(struct draft_control *c, const struct draft_state *s, int n, int max) {
+    return n > 0 && n < max && s->kept[n] > 0.5 && ++c->turns % STRETCH_EVERY == 0 ? n + 1 : n;
+}
+
+/* What a step takes without drafts has to be known, and known anew from time to time, before anything can be said about them. */
+static int wants_plain(const struct draft_control *c, int rows) {
+    return rows <= MOST_ROWS && (c->n_plain[rows] < PLAIN_STEPS || c->steps - c->plain_at[rows] > PLAIN_AGE);
+}
+
 int draft_wanted(struct weft_request *r) {
     struct weft_engine *x = r->engine;
     struct draft_state *s = r->draft;
@@ -114,12 +140,12 @@ int draft_wanted(struct weft_request *r) {
     if (s->pause > 0) return 0;
     int decoding = 0;
     for (int i = 0; i < x->n_running; i++) decoding += x->running[i]->started_answer;
-    int n = best_length(x->control, s, decoding, x->o.draft_max);
+    if (wants_plain(x->control, decoding)) return 0;
+    int n = stretch(x->control, s, best_length(x->control, s, decoding, x->o.draft_max), x->o.draft_max);
     if (n > 0) {
         s->next_pause = FIRST_PAUSE;
         return n;
     }
-    if (decoding <= MOST_ROWS && x->control->step_ms[decoding] <= 0) return 0;
     /* it does not pay: one short try, then a pause twice as long as the last */
     s->pause = s->next_pause;
     if (s->next_pause < LONGEST_PAUSE) s->next_pause *= 2;
@@ -135,7 +161,7 @@ int draft_run(struct weft_engine *x, struct weft_request **r, int n, struct weft
     int wanted = 0;
     for (int i = 0; i < n; i++) wanted += r[i]->n_drafts;
     int code = x->drafter->draft(x, r, n, e);
-    if (wanted) blend(&x->control->draft_ms, (clock_ms() - begin) / wanted, 0.1);
+    if (wanted) blend(&x->control->draft_ms, (clock_ms() - begin) / wanted);
     for (int i = 0; !code && x->draft_hook && i < n; i++) x->draft_hook(x->draft_hook_arg, r[i], r[i]->drafts, r[i]->n_drafts);
     return code;
 }
@@ -153,8 +179,14 @@ void draft_learn(struct weft_request *r, int drafted, int accepted) {
     }
 }
 
-void draft_clock(struct weft_engine *x, int rows, int only_decoding, double ms) {
-    if (x->control && only_decoding && rows > 0 && rows <= MOST_ROWS) blend(&x->control->step_ms[rows], ms, 0.2);
+void draft_clock(struct weft_engine *x, int rows, int n_drafts, double ms) {
+    struct draft_control *c = x->control;
+    if (!c || rows < 1 || rows > MOST_ROWS) return;
+    c->steps++;
+    if (is_known(c, rows)) blend(&c->step_ms[rows], ms);
+    else c->step_ms[rows] = ms;
+    c->seen_at[rows] = c->steps;
+    if (n_drafts == 0) c->plain_at[rows] = c->steps, c->n_plain[rows]++;
 }
 
 void engine_set_draft_hook(struct weft_engine *x, void (*hook)(void *arg, struct weft_request *r, int32_t *drafts, int n), void *arg) {

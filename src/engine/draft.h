@@ -38,8 +38,8 @@ void draft_paused(struct weft_request *r, int n_tokens);
 int draft_run(struct weft_engine *x, struct weft_request **r, int n, struct weft_error *e);
 /* What became of a draft: `accepted` of `drafted` were drawn. */
 void draft_learn(struct weft_request *r, int drafted, int accepted);
-/* What a step took: rows of decoding requests, drafts among them, and whether nothing else was in it. */
-void draft_clock(struct weft_engine *x, int rows, int only_decoding, double main_ms);
+/* What a step of nothing but decoding requests took: rows in all, drafts among them. */
+void draft_clock(struct weft_engine *x, int rows, int n_drafts, double ms);
 
 /* Rows that a request may have beyond its known tokens. */
 int draft_spare_rows(const struct weft_engine *x);
