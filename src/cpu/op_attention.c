@@ -12,7 +12,13 @@
 #include "cpu/attention.h"
 #include "cpu/ops.h"
 
-enum { SPLIT_ROWS = 16, SPLIT_PARTIALS = 1024, SEGMENT_ROWS = KV_PAGE_ROWS * KV_SEGMENT_PAGES, PARTIAL_EXTRA = 16, MAX_PAIRS = KV_MAX_DIM / 2 };
+enum {
+    SPLIT_ROWS = 16,
+    SPLIT_PARTIALS = 1024,
+    SEGMENT_ROWS = KV_PAGE_ROWS * KV_SEGMENT_PAGES,
+    PARTIAL_EXTRA = 16,
+    MAX_PAIRS = KV_MAX_DIM / 2
+};
 
 static int least(int a, int b) { return a < b ? a : b; }
 static int most(int a, int b) { return a > b ? a : b; }
@@ -173,33 +179,34 @@ static int first_at(const struct tile *t, int position) {
     return least(most(position - t->g->n_before - t->r0, 0) * share_of(t), t->w.n_q);
 }
 
-static void *take(uint8_t **at, size_t bytes) {
-    void *p = *at;
-    *at += (bytes + 63) / 64 * 64;
+static void *take(uint8_t *base, size_t *used, size_t bytes) {
+    void *p = base ? base + *used : NULL;
+    *used += (bytes + 63) / 64 * 64;
     return p;
 }
 
-/* Lays the buffers of a tile out from `at` on (NULL: to count); gives the bytes. */
-static size_t lay_out(struct tile *t, int max_q, int dim, size_t out_floats, uint8_t *at) {
-    uint8_t *from = at;
+/* Lays the buffers of a tile out from `base` on (NULL: to count); gives the bytes. */
+static size_t lay_out(struct tile *t, int max_q, int dim, size_t out_floats, uint8_t *base) {
     struct attention_work *w = &t->w;
-    size_t q = (size_t)max_q, d = (size_t)dim, f = sizeof(float);
+    size_t q = (size_t)max_q, d = (size_t)dim, f = sizeof(float), used = 0, *n = &used;
     w->dim = dim, w->max_q = max_q;
-    w->q = take(&at, q * d * f), w->q_pairs = take(&at, q * d * 4);
-    w->q_high = take(&at, q * d * 4), w->q_low = take(&at, q * d * 4);
-    w->q_scale = take(&at, q * d / 16 * f), w->q_sum = take(&at, q * d / 16 * f);
-    w->scores = take(&at, q * KV_ROWS * f), w->more_scores = take(&at, q * KV_ROWS * f);
-    w->highest = take(&at, q * f), w->sum = take(&at, q * f);
-    w->o = take(&at, q * d * f), w->more_o = take(&at, q * d * f);
-    w->dots = take(&at, q * KV_ROWS * f), w->p_pairs = take(&at, q * KV_ROWS * 4), w->weights = take(&at, q * KV_ROWS * f);
-    w->p_high = take(&at, q * KV_ROWS * 4), w->p_low = take(&at, q * KV_ROWS * 4);
-    w->p_scale = take(&at, q * f), w->p_sum = take(&at, q * f);
-    w->codes = take(&at, KV_ROWS * d), w->scale = take(&at, d / 16 * KV_ROWS * f), w->bias = take(&at, d / 16 * KV_ROWS * f);
-    w->rows = take(&at, KV_ROWS * d * f);
-    t->segment = take(&at, q * d * f), t->segment_highest = take(&at, q * f), t->segment_sum = take(&at, q * f);
-    t->total = take(&at, q * d * f), t->total_highest = take(&at, q * f), t->total_sum = take(&at, q * f);
-    t->out = take(&at, out_floats * f);
-    return (size_t)(at - from);
+    w->q = take(base, n, q * d * f), w->q_pairs = take(base, n, q * d * 4);
+    w->q_high = take(base, n, q * d * 4), w->q_low = take(base, n, q * d * 4);
+    w->q_scale = take(base, n, q * d / 16 * f), w->q_sum = take(base, n, q * d / 16 * f);
+    w->scores = take(base, n, q * KV_ROWS * f), w->more_scores = take(base, n, q * KV_ROWS * f);
+    w->highest = take(base, n, q * f), w->sum = take(base, n, q * f);
+    w->o = take(base, n, q * d * f), w->more_o = take(base, n, q * d * f);
+    w->dots = take(base, n, q * KV_ROWS * f), w->p_pairs = take(base, n, q * KV_ROWS * 4),
+    w->weights = take(base, n, q * KV_ROWS * f);
+    w->p_high = take(base, n, q * KV_ROWS * 4), w->p_low = take(base, n, q * KV_ROWS * 4);
+    w->p_scale = take(base, n, q * f), w->p_sum = take(base, n, q * f);
+    w->codes = take(base, n, KV_ROWS * d), w->scale = take(base, n, d / 16 * KV_ROWS * f),
+    w->bias = take(base, n, d / 16 * KV_ROWS * f);
+    w->rows = take(base, n, KV_ROWS * d * f);
+    t->segment = take(base, n, q * d * f), t->segment_highest = take(base, n, q * f), t->segment_sum = take(base, n, q * f);
+    t->total = take(base, n, q * d * f), t->total_highest = take(base, n, q * f), t->total_sum = take(base, n, q * f);
+    t->out = take(base, n, out_floats * f);
+    return used;
 }
 
 static void tile_begin(struct tile *t, int kv_head) {
