@@ -16,12 +16,19 @@ struct delta_step {
     float decay, beta;
     float *u, *result;              /* [n_columns]; u may be u_before */
 };
+struct delta_fold {
+    const float *in; int64_t in_stride;
+    float *out; int64_t out_stride;
+    int key_dim, n_columns;
+    float decay;
+    const float *k, *u;
+    int64_t ahead; /* floats behind `out` of what is fetched meanwhile; 0: nothing */
+};
 struct cpu_delta {
     int slice; /* columns that are best taken at once over many rows */
     void (*step)(const struct delta_step *s);
     /* out = decay * in + k u'; decay 1 adds only. out may be in. */
-    void (*fold)(const float *in, int64_t in_stride, float *out, int64_t out_stride, int key_dim, int n_columns, float decay,
-                 const float *k, const float *u);
+    void (*fold)(const struct delta_fold *f);
 };
 extern const struct cpu_delta cpu_delta_portable, cpu_delta_avx2, cpu_delta_avx512;
 #endif

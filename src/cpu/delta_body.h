@@ -87,16 +87,20 @@ static void delta_step(const struct delta_step *s) {
     if (c < s->n_columns) pass_tail(s, c, s->n_columns - c, qk);
 }
 
-static void delta_fold(const float *in, int64_t in_stride, float *out, int64_t out_stride, int key_dim, int n_columns,
-                       float decay, const float *k, const float *u) {
-    vf d = vf_set(decay);
-    for (int i = 0; i < key_dim; i++, in += in_stride, out += out_stride) {
-        vf ki = vf_set(k[i]);
+static void delta_fold(const struct delta_fold *f) {
+    vf d = vf_set(f->decay);
+    const float *in = f->in;
+    float *out = f->out;
+    for (int i = 0; i < f->key_dim; i++, in += f->in_stride, out += f->out_stride) {
+        vf k = vf_set(f->k[i]);
         int c = 0;
-        for (; c + V <= n_columns; c += V) vf_store(out + c, vf_madd(ki, vf_load(u + c), d * vf_load(in + c)));
-        if (c < n_columns) {
-            int n = n_columns - c;
-            vf_store_n(out + c, vf_madd(ki, vf_load_n(u + c, n), d * vf_load_n(in + c, n)), n);
+        for (; c + V <= f->n_columns; c += V) {
+            __builtin_prefetch(out + c + f->ahead, 0, 2);
+            vf_store(out + c, vf_madd(k, vf_load(f->u + c), d * vf_load(in + c)));
+        }
+        if (c < f->n_columns) {
+            int n = f->n_columns - c;
+            vf_store_n(out + c, vf_madd(k, vf_load_n(f->u + c, n), d * vf_load_n(in + c, n)), n);
         }
     }
 }

@@ -107,8 +107,8 @@ static void run_conv(const struct op_delta *o, const struct delta_group *g) {
     keep_conv(o, g, g->undo ? 0 : g->n_rows, g->conv);
 }
 
-/* A slice: columns [c0, c0 + n) of value head h. */
-struct slice { const struct op_delta *o; const struct delta_group *g; int h, c0, n; };
+/* A slice: columns [c0, c0 + n) of value head h. ahead: floats from its state to that which this thread will likely take next. */
+struct slice { const struct op_delta *o; const struct delta_group *g; int h, c0, n; int64_t ahead; };
 
 static const float *slice_key(const struct slice *s, int r) { /* its query lies key_width before it */
     const struct delta_shape *p = &s->o->shape;
@@ -139,9 +139,10 @@ static const float *fold_pending(const struct cpu_delta *d, const struct slice *
     for (int j = 0; j < s->g->n_pending; j++) {
         float *out = in_place ? state : buf;
         int64_t out_stride = in_place ? p->value_dim : s->n;
-        d->fold(in, *stride, out, out_stride, p->key_dim, s->n, log->decay[(int64_t)j * p->value_heads + s->h],
-                log->k + (int64_t)j * key_width(p) + s->h / share * p->key_dim,
-                log->u + ((int64_t)j * p->value_heads + s->h) * p->value_dim + s->c0);
+        d->fold(&(struct delta_fold){in, *stride, out, out_stride, p->key_dim, s->n,
+                                     log->decay[(int64_t)j * p->value_heads + s->h],
+                                     log->k + (int64_t)j * key_width(p) + s->h / share * p->key_dim,
+                                     log->u + ((int64_t)j * p->value_heads + s->h) * p->value_dim + s->c0, 0});
         in = out, *stride = out_stride;
     }
     return in;
@@ -180,11 +181,13 @@ static void run_slice(const struct cpu_delta *d, const struct slice *s, float *s
         d->step(&t);
         if (g->undo) log_row(s, r, t.decay);
         for (; snapshot < g->n_snapshots && g->snapshots[snapshot].row == r + 1; snapshot++)
-            d->fold(buf, s->n, slice_state(s, g->snapshots[snapshot].state), p->value_dim, p->key_dim, s->n, 1.0f, t.k, t.u);
+            d->fold(&(struct delta_fold){buf, s->n, slice_state(s, g->snapshots[snapshot].state), p->value_dim, p->key_dim,
+                                         s->n, 1.0f, t.k, t.u, 0});
         in = buf, stride = s->n, t.k_before = t.k, t.u_before = t.u;
     }
     if (g->n_rows && !g->undo)
-        d->fold(buf, s->n, slice_state(s, g->state), p->value_dim, p->key_dim, s->n, 1.0f, t.k_before, t.u_before);
+        d->fold(&(struct delta_fold){buf, s->n, slice_state(s, g->state), p->value_dim, p->key_dim, s->n, 1.0f, t.k_before,
+                                     t.u_before, s->ahead});
 }
 
 static void delta_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
@@ -196,7 +199,9 @@ static void delta_run(const struct cpu *c, const struct op *op, int task, void *
         run_conv(o, g);
         return;
     }
-    struct slice s = {o, g, task / per_head, task % per_head * columns, columns};
+    struct slice s = {o, g, task / per_head, task % per_head * columns, columns, 0};
+    int next = s.h + pool_threads(c->pool); /* a whole head is read once: while it is written the next one comes from memory */
+    if (per_head == 1 && next < o->shape.value_heads) s.ahead = (int64_t)(next - s.h) * o->shape.key_dim * o->shape.value_dim;
     if (s.n > o->shape.value_dim - s.c0) s.n = o->shape.value_dim - s.c0;
     run_slice(c->isa->delta, &s, scratch);
 }
