@@ -36,9 +36,9 @@ struct toy_tensor *toy_find(struct toy *t, const char *name) {
 
 static void add_experts(struct toy *t, int layer) {
     static const struct { const char *name; int a, b, c; } all[] = {
-        {"gate", 4, 64, 0}, {"shared_expert_gate", 1, 64, 0}, {"shared_expert.gate_proj", 32, 64, 0}, {"shared_expert.up_proj", 32, 64, 0},
-        {"shared_expert.down_proj", 64, 32, 0}, {"switch_mlp.gate_proj", 4, 32, 64}, {"switch_mlp.up_proj", 4, 32, 64},
-        {"switch_mlp.down_proj", 4, 64, 32}};
+        {"gate", 4, 64, 0}, {"shared_expert_gate", 1, 64, 0}, {"shared_expert.gate_proj", 32, 64, 0},
+        {"shared_expert.up_proj", 32, 64, 0}, {"shared_expert.down_proj", 64, 32, 0}, {"switch_mlp.gate_proj", 4, 32, 64},
+        {"switch_mlp.up_proj", 4, 32, 64}, {"switch_mlp.down_proj", 4, 64, 32}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         char name[128];
         snprintf(name, sizeof name, "model.layers.%d.mlp.%s.weight", layer, all[i].name);
@@ -62,7 +62,8 @@ void toy_base(struct toy *t, int tied, int experts) {
     char *tie = strstr(s.config, "\"tie_word_embeddings\":true");
     assert_non_null(tie);
     snprintf(t->config, sizeof t->config, "%.*s%s%s", (int)(tie - s.config), s.config,
-             tied ? "\"tie_word_embeddings\":true" : "\"tie_word_embeddings\":false", tie + strlen("\"tie_word_embeddings\":true"));
+             tied ? "\"tie_word_embeddings\":true" : "\"tie_word_embeddings\":false",
+             tie + strlen("\"tie_word_embeddings\":true"));
     if (!experts) return;
     char was[sizeof t->config];
     memcpy(was, t->config, sizeof was);
@@ -105,7 +106,8 @@ const char *toy_write(const struct toy *t, const char *folder, const char *file,
     for (int i = 0; i < t->n; i++)
         for (int64_t k = 0; k < toy_count(&t->t[i]); k++) {
             uint16_t half = (uint16_t)(float_bits(t->t[i].data[k]) >> 16);
-            int code = t->t[i].dtype == DTYPE_BF16 ? safetensors_write(w, &half, 2, &e) : safetensors_write(w, &t->t[i].data[k], 4, &e);
+            int code =
+                t->t[i].dtype == DTYPE_BF16 ? safetensors_write(w, &half, 2, &e) : safetensors_write(w, &t->t[i].data[k], 4, &e);
             assert_int_equal(code, 0);
         }
     if (safetensors_close_writer(w, 1, &e)) fail_msg("%s", e.message);
@@ -135,15 +137,18 @@ struct adapter *lora_open(struct runner *r, const char *folder) {
     return a;
 }
 
-static const char *const layer0[] = {"linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_a", "linear_attn.in_proj_b",
-                                     "linear_attn.out_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"};
+static const char *const layer0[] = {
+    "linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_a", "linear_attn.in_proj_b",
+    "linear_attn.out_proj",    "mlp.gate_proj",         "mlp.up_proj",           "mlp.down_proj"};
 static const char *const layer1[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
                                      "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"};
 
 void lora_each_linear(const struct lora_recipe *r, void (*fn)(void *arg, const char *module), void *arg) {
     char module[128];
-    for (size_t i = 0; i < sizeof layer0 / sizeof *layer0; i++) snprintf(module, sizeof module, "layers.0.%s", layer0[i]), fn(arg, module);
-    for (size_t i = 0; i < sizeof layer1 / sizeof *layer1; i++) snprintf(module, sizeof module, "layers.1.%s", layer1[i]), fn(arg, module);
+    for (size_t i = 0; i < sizeof layer0 / sizeof *layer0; i++)
+        snprintf(module, sizeof module, "layers.0.%s", layer0[i]), fn(arg, module);
+    for (size_t i = 0; i < sizeof layer1 / sizeof *layer1; i++)
+        snprintf(module, sizeof module, "layers.1.%s", layer1[i]), fn(arg, module);
     if (r->head) fn(arg, "lm_head");
 }
 
@@ -181,8 +186,8 @@ void lora_make(struct toy *out, const struct lora_recipe *r, struct toy *base) {
     snprintf(out->config, sizeof out->config, "%s", r->config);
     lora_each_linear(r, make_linear, &m);
     if (!r->embedding) return;
-    if (r->mlx) add(&m, "embed_tokens", "lora_a", 0.3f, 32, r->rank), add(&m, "embed_tokens", "lora_b", 0.3f, r->rank, 64);
-    else add(&m, "embed_tokens", "lora_embedding_A", 0.3f, r->rank, 32), add(&m, "embed_tokens", "lora_embedding_B", 0.3f, 64, r->rank);
+    add(&m, "embed_tokens", r->mlx ? "lora_a" : "lora_embedding_A", 0.3f, r->mlx ? 32 : r->rank, r->mlx ? r->rank : 32);
+    add(&m, "embed_tokens", r->mlx ? "lora_b" : "lora_embedding_B", 0.3f, r->mlx ? r->rank : 64, r->mlx ? 64 : r->rank);
 }
 
 const char *lora_write(const struct lora_recipe *r, const struct toy *a) {

@@ -29,7 +29,8 @@ struct lora_recipe {
     const char *config;
 };
 enum { LORA_RECIPES = 5 };
-extern const struct lora_recipe lora_recipes[LORA_RECIPES]; /* PEFT: plain with embedding and head, rslora, DoRA; MLX: plain, DoRA */
+/* PEFT: plain with embedding and head, rslora, DoRA; MLX: plain, DoRA. */
+extern const struct lora_recipe lora_recipes[LORA_RECIPES];
 /* Calls fn for every linear of toy_base without experts, the head too when the recipe has it. */
 void lora_each_linear(const struct lora_recipe *r, void (*fn)(void *arg, const char *module), void *arg);
 struct toy_tensor *toy_weight(struct toy *base, const char *module);

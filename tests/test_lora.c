@@ -93,7 +93,8 @@ static void an_adapter_gives_the_logits_of_merged_weights(void **state) {
             float *x = lora_logits(&r, s, &prompt), *want = logits_of_toy(&merged, *isa);
             size_t n = (size_t)(N * r.vocab);
             double error = relative_error(x, want, n), change = relative_error(plain, want, n);
-            if (!(error < 2e-5 && change > 0.1)) fail_msg("%s on %s: error %g, change %g", lora_recipes[i].name, *isa, error, change);
+            if (!(error < 2e-5 && change > 0.1))
+                fail_msg("%s on %s: error %g, change %g", lora_recipes[i].name, *isa, error, change);
             mem_free(x), mem_free(want), toy_drop(&adapter), toy_drop(&merged);
             adapter_set_drop(s), model_adapter_close(r.model, a);
         }
@@ -149,9 +150,10 @@ static void replaced_modules_are_bitwise_those_of_a_model_that_holds_them(void *
     (void)state;
     static const char *const names[] = {
         "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight", "model.layers.0.input_layernorm.weight",
-        "model.layers.0.post_attention_layernorm.weight", "model.layers.1.self_attn.q_norm.weight", "model.layers.1.self_attn.k_norm.weight",
-        "model.layers.0.linear_attn.norm.weight", "model.layers.0.linear_attn.conv1d.weight", "model.layers.0.linear_attn.A_log",
-        "model.layers.0.linear_attn.dt_bias", "model.layers.0.linear_attn.in_proj_qkv.weight", "model.layers.0.linear_attn.out_proj.weight",
+        "model.layers.0.post_attention_layernorm.weight", "model.layers.1.self_attn.q_norm.weight",
+        "model.layers.1.self_attn.k_norm.weight", "model.layers.0.linear_attn.norm.weight",
+        "model.layers.0.linear_attn.conv1d.weight", "model.layers.0.linear_attn.A_log", "model.layers.0.linear_attn.dt_bias",
+        "model.layers.0.linear_attn.in_proj_qkv.weight", "model.layers.0.linear_attn.out_proj.weight",
         "model.layers.1.self_attn.o_proj.weight", "model.layers.1.mlp.gate_proj.weight", "model.layers.1.mlp.down_proj.weight"};
     struct toy base, other, adapter = {.seed = 21, .config = "{\"peft_type\":\"LORA\"}"};
     toy_base(&base, 0, 0);
@@ -235,7 +237,8 @@ static void experts_have_adapters_of_their_own(void **state) {
             for (int o = 0; o < out; o++)
                 for (int k = 0; k < in; k++)
                     for (int q = 0; q < RANK; q++)
-                        w[(x * out + o) * in + k] += (float)(scale * (double)b[(x * out + o) * RANK + q] * (double)a[(x * RANK + q) * in + k]);
+                        w[(x * out + o) * in + k] +=
+                            (float)(scale * (double)b[(x * out + o) * RANK + q] * (double)a[(x * RANK + q) * in + k]);
     }
     struct runner r;
     struct adapter_sets sets;

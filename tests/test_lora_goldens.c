@@ -79,9 +79,9 @@ static struct adapter_set *one(struct adapter_sets *sets, const struct adapter *
     return s;
 }
 
-static const char *const micro[] = {"all-linear",  "regex-targets", "patterns", "rslora",   "rslora-patterns",     "dora",
-                                    "layers-1-3",  "saved-norms",   "vl-lists", "vl-saved-embeddings", "vl-embedding-lora", "spelled-default",
-                                    "vl-causal-names"};
+static const char *const micro[] = {
+    "all-linear", "regex-targets", "patterns", "rslora", "rslora-patterns", "dora", "layers-1-3", "saved-norms", "vl-lists",
+    "vl-saved-embeddings", "vl-embedding-lora", "spelled-default", "vl-causal-names"};
 
 static void check_micro(struct runner *r, const char *name, int f32) {
     char path[256];
@@ -110,7 +110,8 @@ static void check_micro(struct runner *r, const char *name, int f32) {
         snprintf(key, sizeof key, "rows.%s", lengths[i]);
         size_t n_rows = n, width = (size_t)r->vocab * sizeof *x;
         int32_t *rows = golden_ints(s, key, &n_rows);
-        for (size_t k = 0; rows && k < n_rows; k++) memmove(x + k * (size_t)r->vocab, x + (size_t)rows[k] * (size_t)r->vocab, width);
+        for (size_t k = 0; rows && k < n_rows; k++)
+            memmove(x + k * (size_t)r->vocab, x + (size_t)rows[k] * (size_t)r->vocab, width);
         assert_int_equal(count, n_rows * (size_t)r->vocab);
         double error = relative_error(x, want, count), bar = f32 ? 2e-5 : number_at(notes, lengths[i], "bf16", "rel", NULL);
         printf("  %-20s prompt %3s  error %.2e  bar %.2e\n", name, lengths[i], error, bar);
@@ -170,7 +171,8 @@ static const char *const variants[N_VARIANTS] = {"base", "shout", "short", "stac
 struct trained { struct runner r; struct adapter_sets sets; struct adapter *a[N_ADAPTERS]; struct adapter_set *set[N_VARIANTS]; };
 
 static void open_trained(struct trained *t, const char *folder, enum precision precision) {
-    static const char *const paths[N_ADAPTERS] = {"checkpoints/tiny-lora/shout", "checkpoints/tiny-lora/short", "checkpoints/tiny-lora/shout-mlx"};
+    static const char *const paths[N_ADAPTERS] = {"checkpoints/tiny-lora/shout", "checkpoints/tiny-lora/short",
+                                                  "checkpoints/tiny-lora/shout-mlx"};
     struct weft_error e = {0};
     runner_open(&t->r, folder, NULL, precision, 2);
     adapter_sets_init(&t->sets);
@@ -216,7 +218,8 @@ static void trained_adapters_alone_stacked_and_at_half_weight_give_the_reference
     (void)state;
     static const char *const lengths[] = {"17", "130"};
     if (!help_shared("goldens/lora/tiny.json")) skip();
-    json_t *notes = read_json(help_shared("goldens/lora/tiny.json")), *mlx = read_json(help_shared("goldens/lora/shout-mlx.json"));
+    json_t *notes = read_json(help_shared("goldens/lora/tiny.json")),
+           *mlx = read_json(help_shared("goldens/lora/shout-mlx.json"));
     struct safetensors *s = open_file(help_shared("goldens/lora/tiny.safetensors"));
     for (int quantized = 0; quantized < 2; quantized++) {
         struct trained t;
@@ -231,7 +234,7 @@ static void trained_adapters_alone_stacked_and_at_half_weight_give_the_reference
             struct adapter_set *set = one(&t.sets, t.a[MLX], 1);
             double error = variant_error(&t, set, s, "shout", lengths[i]);
             const json_t *quantized_notes = json_object_get(json_object_get(mlx, "mlx_lm_in_fp32"), "tiny-mlx");
-            /* the recorded one is over all positions, and nearly all of it is the base's quantization (without the adapter: 0.6, 0.4) */
+            /* the recorded one is over all positions, and most of it the base's quantization (without the adapter: 0.6, 0.4) */
             double bar = quantized ? 1.5 * number_at(quantized_notes, lengths[i], "to_peft", "rel", NULL)
                                    : number_at(notes, "shout", lengths[i], "bf16", "rel");
             printf("  %s, shout-mlx prompt %3s  error %.2e  bar %.2e\n", quantized ? "tiny-mlx" : "tiny", lengths[i], error, bar);
@@ -247,7 +250,8 @@ struct answer { int32_t tokens[256]; double margin[64]; int n_prompt, n; };
 
 static struct answer read_answer(const json_t *entry, const char *variant) {
     struct answer a = {0};
-    const json_t *prompt = json_object_get(entry, "prompt"), *v = json_object_get(entry, variant), *ids = json_object_get(v, "ids");
+    const json_t *prompt = json_object_get(entry, "prompt"), *v = json_object_get(entry, variant),
+                 *ids = json_object_get(v, "ids");
     a.n_prompt = (int)json_array_size(prompt), a.n = (int)json_array_size(ids);
     assert_true(a.n > 0 && a.n <= 64 && a.n_prompt + a.n <= 256);
     for (int i = 0; i < a.n_prompt; i++) a.tokens[i] = (int32_t)json_integer_value(json_array_get(prompt, (size_t)i));
@@ -263,7 +267,8 @@ static void greedy_answers_of_every_variant_agree_in_mixed_steps(void **state) {
     (void)state;
     enum { FEW = 12 };
     if (!help_shared("goldens/lora/tiny-answers.json")) skip();
-    json_t *entries = read_json(help_shared("goldens/lora/tiny-answers.json")), *notes = read_json(help_shared("goldens/lora/tiny.json"));
+    json_t *entries = read_json(help_shared("goldens/lora/tiny-answers.json")),
+           *notes = read_json(help_shared("goldens/lora/tiny.json"));
     struct trained t;
     open_trained(&t, help_shared("checkpoints/tiny"), PRECISION_DEFAULT);
     int judged = 0, wrong = 0, all = 0;

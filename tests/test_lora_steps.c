@@ -85,7 +85,10 @@ static void run_mixed(struct stage *s, const int *order, int n) {
             if (rows > LENGTH - at[i]) rows = LENGTH - at[i];
             if (!rows) continue;
             of[n_groups] = i;
-            g[n_groups++] = (struct group){.seq = seq[i], .n_rows = rows, .tokens = s->tokens[order[i]] + at[i], .n_logits = i == 2 && rows > 1 ? 1 : rows,
+            g[n_groups++] = (struct group){.seq = seq[i],
+                                           .n_rows = rows,
+                                           .tokens = s->tokens[order[i]] + at[i],
+                                           .n_logits = i == 2 && rows > 1 ? 1 : rows,
                                            .adapters = s->set[order[i]]};
         }
         if (!n_groups) break;
@@ -95,7 +98,8 @@ static void run_mixed(struct stage *s, const int *order, int n) {
         for (int k = 0; k < n_groups; k++) {
             int i = of[k], first = at[i] + g[k].n_rows - g[k].n_logits;
             size_t values = (size_t)(g[k].n_logits * s->r.vocab);
-            if (memcmp(row, s->alone[order[i]] + first * s->r.vocab, values * sizeof *row)) fail_msg("round %d, set %d", round, order[i]);
+            if (memcmp(row, s->alone[order[i]] + first * s->r.vocab, values * sizeof *row))
+                fail_msg("round %d, set %d", round, order[i]);
             row += values, at[i] += g[k].n_rows;
         }
     }
@@ -125,7 +129,8 @@ static void chunks_and_threads_do_not_show_under_adapters(void **state) {
     for (int i = 0; i < s.n_sets; i++) {
         assert_memory_equal(s.alone[i], one.alone[i], bytes);
         for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++) {
-            float *x = lora_logits(&s.r, s.set[i], &(struct prompt){.tokens = s.tokens[i], .n = LENGTH, .cuts = cuts[c], .n_cuts = 3});
+            float *x =
+                lora_logits(&s.r, s.set[i], &(struct prompt){.tokens = s.tokens[i], .n = LENGTH, .cuts = cuts[c], .n_cuts = 3});
             assert_memory_equal(x, s.alone[i], bytes);
             mem_free(x);
         }
@@ -140,7 +145,8 @@ static void hidden_rows_and_the_head_apart_give_the_same_logits(void **state) {
     open_stage(&s, NULL, 2);
     fill_alone(&s);
     for (int i = 0; i < s.n_sets; i++) {
-        struct group g = {.seq = runner_sequence(&s.r), .n_rows = LENGTH, .tokens = s.tokens[i], .want_hidden = 1, .adapters = s.set[i]};
+        struct group g = {
+            .seq = runner_sequence(&s.r), .n_rows = LENGTH, .tokens = s.tokens[i], .want_hidden = 1, .adapters = s.set[i]};
         struct batch b = {.groups = &g, .n_groups = 1};
         runner_step(&s.r, &b);
         size_t values = (size_t)(LENGTH * s.r.hidden), bytes = (size_t)(LENGTH * s.r.vocab) * sizeof(float);

@@ -103,7 +103,8 @@ static void count_kinds(const struct adapter *a, int replaced, struct buf *out) 
     int any = 0;
     for (int i = 0; i < a->base->n_targets; i++) {
         int have = 0, all = 0, seen = 0;
-        for (int j = 0; j < i && !seen; j++) seen = same_short(t[j].name, t[i].name) && (t[j].kind < TARGET_GAIN) == (t[i].kind < TARGET_GAIN);
+        for (int j = 0; j < i && !seen; j++)
+            seen = same_short(t[j].name, t[i].name) && (t[j].kind < TARGET_GAIN) == (t[i].kind < TARGET_GAIN);
         for (int j = i; j < a->base->n_targets && !seen; j++) {
             if (!same_short(t[j].name, t[i].name) || (t[j].kind < TARGET_GAIN) != (t[i].kind < TARGET_GAIN)) continue;
             const struct part *p = &a->parts[j];
@@ -111,7 +112,8 @@ static void count_kinds(const struct adapter *a, int replaced, struct buf *out) 
         }
         if (!have) continue;
         const char *name = short_name(t[i].name);
-        buf_printf(out, "%s%.*s %d of %d", any++ ? ", " : replaced ? "  replaced: " : "  low rank: ", (int)strcspn(name, "."), name, have, all);
+        const char *before = any++ ? ", " : replaced ? "  replaced: " : "  low rank: ";
+        buf_printf(out, "%s%.*s %d of %d", before, (int)strcspn(name, "."), name, have, all);
     }
     if (any) buf_add_char(out, '\n');
 }

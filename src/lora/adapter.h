@@ -65,7 +65,8 @@ struct adapter_sets { pthread_mutex_t lock; struct adapter_set *first; };
 void adapter_sets_init(struct adapter_sets *s);
 void adapter_sets_drop(struct adapter_sets *s); /* no set is held any more */
 /* The sum of weighted adapters; the same one twice adds its weights, weight 0 is left out. *out NULL: nothing is left. */
-int adapter_sets_get(struct adapter_sets *s, struct adapter_set **out, const struct adapter_use *uses, int n, struct weft_error *e);
+int adapter_sets_get(struct adapter_sets *s, struct adapter_set **out, const struct adapter_use *uses, int n,
+                     struct weft_error *e);
 void adapter_set_hold(struct adapter_set *s);
 void adapter_set_drop(struct adapter_set *s); /* NULL is fine */
 uint64_t adapter_set_hash(const struct adapter_set *s); /* of contents and weights; 0 for NULL */

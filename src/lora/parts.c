@@ -15,10 +15,11 @@ static int wrong_shape(const struct tensor *t, const struct adapter_target *g, c
 
 static int check_rank(const struct slot *s, const struct adapter_target *g, int64_t ra, int64_t rb, struct weft_error *e) {
     if (ra != rb)
-        return error_set(e, WEFT_ERROR_INPUT, "%s: tensor \"%s\" has rank %lld, but \"%s\" has %lld", s->b->file, s->b->name, (long long)rb,
-                         s->a->name, (long long)ra);
+        return error_set(e, WEFT_ERROR_INPUT, "%s: tensor \"%s\" has rank %lld, but \"%s\" has %lld", s->b->file, s->b->name,
+                         (long long)rb, s->a->name, (long long)ra);
     if (ra < 1 || ra > 1 << 16)
-        return error_set(e, WEFT_ERROR_INPUT, "%s: tensor \"%s\" gives \"%s\" a rank of %lld", s->a->file, s->a->name, g->name, (long long)ra);
+        return error_set(e, WEFT_ERROR_INPUT, "%s: tensor \"%s\" gives \"%s\" a rank of %lld", s->a->file, s->a->name, g->name,
+                         (long long)ra);
     return 0;
 }
 
@@ -39,7 +40,9 @@ static int expert_shapes(const struct slot *s, const struct adapter_target *g, i
     snprintf(wanted, sizeof wanted, "[%d, %d, rank]", g->n_experts, g->n_out);
     if (b->n_dims != 3 || b->shape[0] != g->n_experts || b->shape[1] != g->n_out) return wrong_shape(b, g, wanted, e);
     snprintf(wanted, sizeof wanted, "[%d, rank, %d]", g->n_experts, g->n_in);
-    int64_t last = a->n_dims ? a->shape[a->n_dims - 1] : 0, ra = a->n_dims == 3 ? a->shape[1] : a->n_dims == 2 ? a->shape[0] / g->n_experts : 0;
+    int64_t last = a->n_dims ? a->shape[a->n_dims - 1] : 0, ra = 0;
+    if (a->n_dims == 3) ra = a->shape[1];
+    if (a->n_dims == 2) ra = a->shape[0] / g->n_experts;
     if (last != g->n_in || (a->n_dims == 3 ? a->shape[0] != g->n_experts : a->n_dims != 2 || a->shape[0] % g->n_experts))
         return wrong_shape(a, g, wanted, e);
     *rank = (int)ra;
@@ -60,7 +63,8 @@ static int read_floats(const struct tensor *t, float *out, struct weft_error *e)
     tensor_to_floats(t, 0, n, out);
     for (int64_t i = 0; i < n; i++)
         if (!isfinite(out[i]))
-            return error_set(e, WEFT_ERROR_INPUT, "%s: tensor \"%s\" is not finite at element %lld", t->file, t->name, (long long)i);
+            return error_set(e, WEFT_ERROR_INPUT, "%s: tensor \"%s\" is not finite at element %lld", t->file, t->name,
+                             (long long)i);
     return 0;
 }
 
@@ -76,7 +80,8 @@ static void transpose(const float *from, int rows, int cols, float *to) {
 }
 
 /* n matrices [rows][cols] of a tensor, each turned when `turn`. */
-static int widen(struct adapter *a, const struct tensor *t, int n, int rows, int cols, int turn, float **out, struct weft_error *e) {
+static int widen(struct adapter *a, const struct tensor *t, int n, int rows, int cols, int turn, float **out,
+                 struct weft_error *e) {
     size_t one = (size_t)rows * (size_t)cols;
     if (!(*out = take(a, one * (size_t)n, sizeof **out))) return error_memory(e, t->file);
     if (!turn) return read_floats(t, *out, e);
@@ -126,7 +131,8 @@ static void norms_run(void *arg, int thread, int n_threads) {
         for (int r = 0; r < p->rank; r++) {
             double b = (double)p->b[(size_t)r * (size_t)n_out + (size_t)o];
             wd += b * dot(row, p->a + (size_t)r * (size_t)n, n);
-            for (int q = 0; q < p->rank; q++) dd += b * (double)p->b[(size_t)q * (size_t)n_out + (size_t)o] * s->gram[r * p->rank + q];
+            for (int q = 0; q < p->rank; q++)
+                dd += b * (double)p->b[(size_t)q * (size_t)n_out + (size_t)o] * s->gram[r * p->rank + q];
         }
         double *out = p->norms + 3 * (size_t)o;
         out[0] = dot(row, row, n), out[1] = wd, out[2] = dd;
@@ -150,7 +156,8 @@ static int read_norms(struct adapter *a, const struct adapter_target *g, struct 
 static int read_magnitude(struct adapter *a, const struct adapter_target *g, const struct tensor *t, struct part *p,
                           struct weft_error *e) {
     if (g->kind != TARGET_LINEAR)
-        return error_set(e, WEFT_ERROR_SUPPORT, "%s: tensor \"%s\": DoRA on embeddings and experts is not supported", t->file, t->name);
+        return error_set(e, WEFT_ERROR_SUPPORT, "%s: tensor \"%s\": DoRA on embeddings and experts is not supported", t->file,
+                         t->name);
     char wanted[32];
     snprintf(wanted, sizeof wanted, "[%d]", g->n_out);
     if (t->n_dims != 1 || t->shape[0] != g->n_out) return wrong_shape(t, g, wanted, e);
@@ -180,7 +187,8 @@ static int read_low_rank(struct adapter *a, int target, struct weft_error *e) {
     if (a->rules.dora && !s->magnitude && g->kind == TARGET_LINEAR)
         return error_set(e, WEFT_ERROR_INPUT, "%s: \"%s\" has no magnitude, though %s says DoRA", file, s->path, a->rules.config);
     if (a->rules.format == FORMAT_PEFT && g->kind == TARGET_EMBEDDING && !s->is_embedding)
-        return error_set(e, WEFT_ERROR_INPUT, "%s: \"%s\" is an embedding, but its tensors are those of a linear layer", file, s->path);
+        return error_set(e, WEFT_ERROR_INPUT, "%s: \"%s\" is an embedding, but its tensors are those of a linear layer", file,
+                         s->path);
     int stacked = g->kind == TARGET_EXPERTS, a_axis = 1, b_axis = 0, rank = 0, code;
     if (stacked) {
         if ((code = expert_shapes(s, g, &rank, e))) return code;
@@ -229,10 +237,11 @@ int part_read(struct adapter *a, int target, struct weft_error *e) {
     const struct slot *s = &a->slots[target];
     int low_rank = s->a || s->b || s->magnitude, code = 0;
     if (low_rank && s->replaced)
-        return error_set(e, WEFT_ERROR_INPUT, "%s: \"%s\" is replaced by \"%s\" and has a LoRA as well", s->replaced->file, s->path,
-                         s->replaced->name);
+        return error_set(e, WEFT_ERROR_INPUT, "%s: \"%s\" is replaced by \"%s\" and has a LoRA as well", s->replaced->file,
+                         s->path, s->replaced->name);
     if (s->copy) code = part_check_copy(a, target, e);
     if (!code && low_rank) code = read_low_rank(a, target, e);
-    if (!code && s->replaced) code = a->base->targets[target].kind >= TARGET_GAIN ? read_vector(a, target, e) : part_replace(a, target, e);
+    if (!code && s->replaced)
+        code = a->base->targets[target].kind >= TARGET_GAIN ? read_vector(a, target, e) : part_replace(a, target, e);
     return code;
 }

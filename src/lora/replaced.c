@@ -13,9 +13,10 @@ static int check_shape(const struct tensor *t, const struct adapter_target *g, s
 
 static struct weight dense_weight(const struct tensor *t, int64_t n_rows, int64_t n_cols) {
     const char *repr = t->dtype == DTYPE_F32 ? "f32" : t->dtype == DTYPE_F16 ? "f16" : "bf16";
-    return (struct weight){.repr = representation_find(repr), .name = t->name, .file = t->file, .n_rows = n_rows, .n_cols = n_cols,
-                           .dtype = t->dtype, .bits = 8 * dtype_bytes(t->dtype), .data = t->data,
-                           .row_bytes = (size_t)n_cols * (size_t)dtype_bytes(t->dtype)};
+    return (struct weight){
+        .repr = representation_find(repr), .name = t->name, .file = t->file, .n_rows = n_rows, .n_cols = n_cols,
+        .dtype = t->dtype, .bits = 8 * dtype_bytes(t->dtype), .data = t->data,
+        .row_bytes = (size_t)n_cols * (size_t)dtype_bytes(t->dtype)};
 }
 
 /* ||x - w|| / ||w|| over decoded rows; -1 when there is no memory. */
@@ -47,7 +48,8 @@ int part_check_copy(struct adapter *a, int target, struct weft_error *e) {
     double far = same_bytes ? 0 : distance(&w, g->weight), most = g->weight->repr->kind == REPR_DENSE ? 0 : 0.3;
     if (far < 0) return error_memory(e, a->folder);
     if (!(far <= most))
-        return error_set(e, WEFT_ERROR_INPUT, "%s: tensor \"%s\" is not the base's \"%s\" (relative distance %.3g): the adapter is for another base",
+        return error_set(e, WEFT_ERROR_INPUT,
+                         "%s: tensor \"%s\" is not the base's \"%s\" (relative distance %.3g): the adapter is for another base",
                          t->file, t->name, g->name, far);
     a->n_copies++;
     return 0;

@@ -18,9 +18,9 @@ struct rule { pcre2_code *code; pcre2_match_data *match; double value; };
 
 /* Fields that change what the forward computes, in ways that are not implemented. */
 static int refuse_fields(const json_t *o, const char *path, struct weft_error *e) {
-    static const char *const fields[] = {
-        "alora_invocation_tokens", "arrow_config", "fan_in_fan_out", "kasa_config", "layer_replication", "lora_bias", "monteclora_config",
-        "target_parameters", "trainable_token_indices", "use_bdlora", "use_qalora"};
+    static const char *const fields[] = {"alora_invocation_tokens", "arrow_config", "fan_in_fan_out",    "kasa_config",
+                                         "layer_replication",       "lora_bias",    "monteclora_config", "target_parameters",
+                                         "trainable_token_indices", "use_bdlora",   "use_qalora"};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const json_t *v = json_object_get(o, fields[i]);
         int unset = !v || json_is_null(v) || json_is_false(v) || (json_is_array(v) && !json_array_size(v)) ||
@@ -33,8 +33,8 @@ static int refuse_fields(const json_t *o, const char *path, struct weft_error *e
     for (size_t i = 0; init && i < sizeof changes_base / sizeof *changes_base; i++)
         if (strncmp(init, changes_base[i], strlen(changes_base[i])) == 0)
             return error_set(e, WEFT_ERROR_SUPPORT,
-                             "%s: \"init_lora_weights\" is \"%s\", which changes the base's weights: convert the adapter to plain LoRA", path,
-                             init);
+                             "%s: \"init_lora_weights\" is \"%s\", which changes the base: convert the adapter to plain LoRA",
+                             path, init);
     return 0;
 }
 
@@ -51,7 +51,8 @@ static int add_rule(struct rule *out, const char *pattern, double value, const c
     if (!out->code) {
         PCRE2_UCHAR why[128];
         pcre2_get_error_message(number, why, sizeof why);
-        return error_set(e, WEFT_ERROR_INPUT, "%s: the pattern \"%.200s\" is no regular expression: %s", path, pattern, (const char *)why);
+        return error_set(e, WEFT_ERROR_INPUT, "%s: the pattern \"%.200s\" is no regular expression: %s", path, pattern,
+                         (const char *)why);
     }
     out->match = pcre2_match_data_create_from_pattern(out->code, NULL);
     return out->match ? 0 : error_memory(e, path);

@@ -102,8 +102,8 @@ static double grown(const struct part *p, int i, double scale) {
     return square > 0 ? (double)p->magnitude[i] / sqrt(square) - 1 : 0;
 }
 
-static void add_scaled_b(float *to, int all_ranks, int at_rank, const struct part *p, const struct adapter_target *g, double scale,
-                         int n_blocks) {
+static void add_scaled_b(float *to, int all_ranks, int at_rank, const struct part *p, const struct adapter_target *g,
+                         double scale, int n_blocks) {
     size_t width = (size_t)g->n_out;
     for (int block = 0; block < n_blocks; block++)
         for (int r = 0; r < p->rank; r++) {
@@ -148,13 +148,14 @@ static int find_replacement(const struct choice *c, int target, int dora, const 
         const struct part *p = &use->adapter->parts[target];
         if (!p->weight && !p->values) continue;
         if (*out)
-            return error_set(e, WEFT_ERROR_INPUT, "adapters %s and %s both replace \"%s\"", (*out)->adapter->name, use->adapter->name, name);
+            return error_set(e, WEFT_ERROR_INPUT, "adapters %s and %s both replace \"%s\"", (*out)->adapter->name,
+                             use->adapter->name, name);
         if (use->weight != 1)
-            return error_set(e, WEFT_ERROR_INPUT, "adapter %s replaces \"%s\": its weight can only be 1, not %g", use->adapter->name, name,
-                             (double)use->weight);
+            return error_set(e, WEFT_ERROR_INPUT, "adapter %s replaces \"%s\": its weight can only be 1, not %g",
+                             use->adapter->name, name, (double)use->weight);
         if (dora)
-            return error_set(e, WEFT_ERROR_INPUT, "adapter %s replaces \"%s\", whose norms another adapter's DoRA needs", use->adapter->name,
-                             name);
+            return error_set(e, WEFT_ERROR_INPUT, "adapter %s replaces \"%s\", whose norms another adapter's DoRA needs",
+                             use->adapter->name, name);
         *out = use;
     }
     return 0;
@@ -211,7 +212,8 @@ static int set_new(struct adapter_set **out, const struct choice *c, struct weft
     if (!s) return error_memory(e, "a sum of adapters");
     arena_init(&s->arena);
     s->hash = c->hash, s->n_holders = 1, s->n_targets = c->uses[0].adapter->base->n_targets;
-    s->entries = mem_new((size_t)s->n_targets, sizeof *s->entries), s->vectors = mem_new((size_t)s->n_targets, sizeof *s->vectors);
+    s->entries = mem_new((size_t)s->n_targets, sizeof *s->entries),
+    s->vectors = mem_new((size_t)s->n_targets, sizeof *s->vectors);
     s->names = write_names(c), s->uses = mem_alloc((size_t)c->n * sizeof *s->uses);
     int code = s->entries && s->vectors && s->names && s->uses ? 0 : error_memory(e, "a sum of adapters");
     for (int t = 0; t < s->n_targets && !code; t++) code = add_target(s, c, t, e);
@@ -229,7 +231,8 @@ static int is_choice(const struct adapter_set *s, const struct choice *c) {
     return 1;
 }
 
-int adapter_sets_get(struct adapter_sets *sets, struct adapter_set **out, const struct adapter_use *uses, int n, struct weft_error *e) {
+int adapter_sets_get(struct adapter_sets *sets, struct adapter_set **out, const struct adapter_use *uses, int n,
+                     struct weft_error *e) {
     *out = NULL;
     if (n <= 0) return 0;
     struct choice c = {.uses = mem_alloc((size_t)n * sizeof *uses)};

@@ -8,6 +8,7 @@ enum leaf { LEAF_A, LEAF_B, LEAF_EMBEDDING_A, LEAF_EMBEDDING_B, LEAF_MAGNITUDE, 
 
 /* How a tensor's name ends: `path` is what stands before. */
 struct spelled { enum leaf leaf; char path[NAME_ROOM]; };
+struct ending { const char *text; enum leaf leaf; };
 
 static int unknown(const struct tensor *t, const char *why, struct weft_error *e) {
     return error_set(e, WEFT_ERROR_INPUT, "%s: tensor \"%s\" %s", t->file, t->name, why);
@@ -29,15 +30,15 @@ static int is_tail(const char *tail) {
 }
 
 static int spell_peft(const struct tensor *t, struct spelled *out, struct weft_error *e) {
-    static const struct { const char *mark; enum leaf leaf; } marks[] = {
-        {".lora_A", LEAF_A}, {".lora_B", LEAF_B}, {".lora_embedding_A", LEAF_EMBEDDING_A}, {".lora_embedding_B", LEAF_EMBEDDING_B},
-        {".lora_magnitude_vector", LEAF_MAGNITUDE}};
+    static const struct ending marks[] = {
+        {".lora_A", LEAF_A}, {".lora_B", LEAF_B}, {".lora_embedding_A", LEAF_EMBEDDING_A},
+        {".lora_embedding_B", LEAF_EMBEDDING_B}, {".lora_magnitude_vector", LEAF_MAGNITUDE}};
     static const char prefix[] = "base_model.model.";
     const char *name = t->name, *at;
     if (strncmp(name, prefix, sizeof prefix - 1) == 0) name += sizeof prefix - 1;
     for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
-        if (!(at = strstr(name, marks[i].mark))) continue;
-        if (!is_tail(at + strlen(marks[i].mark))) return unknown(t, "is no part of a LoRA that is supported", e);
+        if (!(at = strstr(name, marks[i].text))) continue;
+        if (!is_tail(at + strlen(marks[i].text))) return unknown(t, "is no part of a LoRA that is supported", e);
         return cut(out, marks[i].leaf, name, (size_t)(at - name)) ? unknown(t, "has too long a name", e) : 0;
     }
     static const char *const copies[] = {".base_layer.weight", ".original_module.weight"};
@@ -56,12 +57,12 @@ static int spell_peft(const struct tensor *t, struct spelled *out, struct weft_e
 }
 
 static int spell_mlx(const struct tensor *t, struct spelled *out, struct weft_error *e) {
-    static const struct { const char *end; enum leaf leaf; } ends[] = {{".lora_a", LEAF_A}, {".lora_b", LEAF_B}, {".m", LEAF_MAGNITUDE}};
+    static const struct ending ends[] = {{".lora_a", LEAF_A}, {".lora_b", LEAF_B}, {".m", LEAF_MAGNITUDE}};
     size_t n = strlen(t->name);
     int bad = cut(out, LEAF_REPLACED, t->name, n);
     for (int i = 0; i < 3 && !bad; i++) {
-        size_t end = strlen(ends[i].end);
-        if (n > end && strcmp(t->name + n - end, ends[i].end) == 0) bad = cut(out, ends[i].leaf, t->name, n - end);
+        size_t end = strlen(ends[i].text);
+        if (n > end && strcmp(t->name + n - end, ends[i].text) == 0) bad = cut(out, ends[i].leaf, t->name, n - end);
     }
     return bad ? unknown(t, "has too long a name", e) : 0;
 }
@@ -81,9 +82,10 @@ static int no_target(const struct adapter *a, const struct tensor *t, const char
     for (int i = 0; i < a->base->n_targets; i++)
         if (layer_of(a->base->targets[i].name) > last) last = layer_of(a->base->targets[i].name);
     if (layer > last)
-        return error_set(e, WEFT_ERROR_INPUT, "%s: tensor \"%s\" is for layer %d, but the model has layers 0 to %d", t->file, t->name,
-                         layer, last);
-    return error_set(e, WEFT_ERROR_INPUT, "%s: tensor \"%s\" is for \"%s\", which the model does not have", t->file, t->name, module);
+        return error_set(e, WEFT_ERROR_INPUT, "%s: tensor \"%s\" is for layer %d, but the model has layers 0 to %d", t->file,
+                         t->name, layer, last);
+    return error_set(e, WEFT_ERROR_INPUT, "%s: tensor \"%s\" is for \"%s\", which the model does not have", t->file, t->name,
+                     module);
 }
 
 /* The target of a replaced tensor: a vector by its whole name, or a matrix by what stands before ".weight". */
@@ -97,7 +99,8 @@ static int find_replaced(const struct adapter_base *base, char *name) {
 
 static int put(const struct tensor **place, const struct tensor *t, struct weft_error *e) {
     if (*place)
-        return error_set(e, WEFT_ERROR_INPUT, "%s: tensors \"%s\" and \"%s\" have the same place", t->file, (*place)->name, t->name);
+        return error_set(e, WEFT_ERROR_INPUT, "%s: tensors \"%s\" and \"%s\" have the same place", t->file, (*place)->name,
+                         t->name);
     *place = t;
     return 0;
 }
@@ -110,14 +113,17 @@ static int fill(struct adapter *a, const struct tensor *t, struct weft_error *e)
     int kind = name_canonical(s.path, 0, module);
     if (kind < 0) return unknown(t, "has too long a name", e);
     if (kind == NAME_VISION)
-        return error_set(e, WEFT_ERROR_SUPPORT, "%s: tensor \"%s\" is for the vision tower, which adapters cannot change", t->file, t->name);
+        return error_set(e, WEFT_ERROR_SUPPORT, "%s: tensor \"%s\" is for the vision tower, which adapters cannot change",
+                         t->file, t->name);
     int at = s.leaf == LEAF_REPLACED ? find_replaced(a->base, module) : find_target(a->base, module, 0);
     if (at < 0) return no_target(a, t, module, e);
     if (!dtype_is_float(t->dtype))
-        return error_set(e, WEFT_ERROR_INPUT, "%s: tensor \"%s\" is %s, not F32, F16 or BF16", t->file, t->name, dtype_name(t->dtype));
+        return error_set(e, WEFT_ERROR_INPUT, "%s: tensor \"%s\" is %s, not F32, F16 or BF16", t->file, t->name,
+                         dtype_name(t->dtype));
     struct slot *slot = &a->slots[at];
     int embedding = s.leaf == LEAF_EMBEDDING_A || s.leaf == LEAF_EMBEDDING_B;
-    if (embedding && a->base->targets[at].kind != TARGET_EMBEDDING) return unknown(t, "is for an embedding, but its module is none", e);
+    if (embedding && a->base->targets[at].kind != TARGET_EMBEDDING)
+        return unknown(t, "is for an embedding, but its module is none", e);
     slot->is_embedding |= embedding;
     if (!slot->path && !(slot->path = arena_copy_text(&a->arena, s.path, strlen(s.path)))) return error_memory(e, t->file);
     switch (s.leaf) {

@@ -127,7 +127,8 @@ static void emit_experts(struct step *s, const struct experts *x) {
     struct op_moe_linear down = {.x = ws->expert_inner, .begin = ws->begin, .n_experts = x->n, .n_slots = slots, .n_parts = 1};
     down.part[0].w = x->down, down.part[0].y = ws->expert_out, down.part[0].y_stride = c->hidden;
     step_op(s, OP_MOE_LINEAR, 1)->moe_linear = down;
-    step_experts(s, x->n, 1, &(struct expert_part){x->target + 2, 0, 1, x->inner, c->hidden, ws->expert_inner.f32, ws->expert_out});
+    step_experts(s, x->n, 1,
+                 &(struct expert_part){x->target + 2, 0, 1, x->inner, c->hidden, ws->expert_inner.f32, ws->expert_out});
     if (x->shared_inner) emit_mlp(s, &x->shared_gate_proj, &x->shared_up, &x->shared_down, ws->shared_out, 0);
     step_op(s, OP_MOE_COMBINE, 1)->moe_combine = (struct op_moe_combine){
         .y = ws->expert_out, .slot = ws->slot, .weight = ws->expert_weight, .n_rows = n, .top_k = c->top_k, .width = c->hidden,
@@ -269,7 +270,8 @@ int model_forward(struct model *m, struct cache *c, struct batch *b, struct weft
     return 0;
 }
 
-int model_head(struct model *m, const struct adapter_set *adapters, const float *hidden, int n, float *out, struct weft_error *e) {
+int model_head(struct model *m, const struct adapter_set *adapters, const float *hidden, int n, float *out,
+               struct weft_error *e) {
     struct workspace *ws = &m->ws;
     size_t h = (size_t)m->checkpoint->config.hidden, vocab = (size_t)m->checkpoint->config.vocab;
     if (n < 0 || n > m->options.max_logits)

@@ -52,7 +52,8 @@ void model_norms(const struct model *m, struct model_norms *out);
 typedef int model_visit_fn(void *arg, const struct weight *w, const struct linear *l);
 int model_visit(const struct model *m, model_visit_fn *fn, void *arg);
 
-/* The step between cache_begin and cache_commit. WEFT_ERROR_INPUT for token ids outside the vocabulary, checked before anything runs. */
+/* The step between cache_begin and cache_commit. WEFT_ERROR_INPUT for token ids outside the vocabulary, checked before anything
+ * runs. */
 int model_forward(struct model *m, struct cache *c, struct batch *b, struct weft_error *e);
 /* Logits of hidden rows (after the final norm) under a set of adapters or NULL: out [n][vocab]. n at most max_logits. */
 int model_head(struct model *m, const struct adapter_set *adapters, const float *hidden, int n, float *out, struct weft_error *e);
@@ -60,7 +61,12 @@ int model_head(struct model *m, const struct adapter_set *adapters, const float 
 int model_embed(struct model *m, const int32_t *tokens, int n, float *out, struct weft_error *e);
 
 /* Every projection that an adapter may target. Ids are stable for a model. */
-struct model_module { const char *name; /* canonical, "layers.3.self_attn.q_proj" */ int n_in, n_out; const struct weight *weight; const struct linear *linear; };
+struct model_module {
+    const char *name; /* canonical, "layers.3.self_attn.q_proj" */
+    int n_in, n_out;
+    const struct weight *weight;
+    const struct linear *linear;
+};
 int model_modules(const struct model *m, const struct model_module **out);
 
 /* An adapter for this model, and room for it in a step. Not while a step runs. Sets of adapters: lora/adapter.h. */

@@ -45,7 +45,9 @@ static int rows_of(const struct spans *over) {
 /* ---- products ---- */
 
 /* DoRA scales W x alone: it must not be added to something yet. */
-static int needs_own_result(const struct adapter_entry *entry, const struct part *p) { return entry && entry->ratio && p->accumulate; }
+static int needs_own_result(const struct adapter_entry *entry, const struct part *p) {
+    return entry && entry->ratio && p->accumulate;
+}
 
 static int must_split(const struct spans *over, int n_parts, const struct part *parts) {
     for (int i = 0; i < over->n; i++)
@@ -68,6 +70,12 @@ static void emit_linear(struct step *s, struct rows x, const struct span *span, 
     }
 }
 
+/* Where the rows of a span have the middle of their low-rank products with part p. */
+static float *middle_rows(const struct step *s, int p, const struct span *span) {
+    const struct model *m = s->m;
+    return m->adapter_t + ((size_t)p * (size_t)m->adapter_rows + (size_t)span->row0) * (size_t)m->adapter_rank;
+}
+
 /* Both halves of every low-rank part: the first read x alone and may run beside the products. */
 static void emit_adapters(struct step *s, const struct spans *over, struct rows x, int n_parts, const struct part *parts) {
     int first = 1;
@@ -80,13 +88,13 @@ static void emit_adapters(struct step *s, const struct spans *over, struct rows 
                 int own = needs_own_result(entry, &parts[p]), wait = half && first;
                 if (half) first = 0;
                 CHECK(entry->rank <= s->m->adapter_rank);
-                step_op(s, half ? OP_ADAPTER_UP : OP_ADAPTER_DOWN, wait)->adapter = (struct op_adapter){
+                struct op_adapter o = {
                     .x = x.f32, .x_stride = x.width, .row0 = span->row0, .n_rows = span->n_rows, .n_in = x.width,
-                    .n_out = (int)parts[p].p->weight.n_rows, .rank = entry->rank, .a = entry->a, .b = entry->b, .scale = entry->scale,
-                    .ratio = entry->ratio,
-                    .t = s->m->adapter_t + ((size_t)p * (size_t)s->m->adapter_rows + (size_t)span->row0) * (size_t)s->m->adapter_rank,
+                    .n_out = (int)parts[p].p->weight.n_rows, .rank = entry->rank, .a = entry->a, .b = entry->b,
+                    .scale = entry->scale, .ratio = entry->ratio, .t = middle_rows(s, p, span),
                     .y = own ? s->ws->picked : parts[p].y, .y_stride = parts[p].stride, .add_to = own ? parts[p].y : NULL,
                     .add_stride = parts[p].stride};
+                step_op(s, half ? OP_ADAPTER_UP : OP_ADAPTER_DOWN, wait)->adapter = o;
             }
 }
 
@@ -108,12 +116,13 @@ void step_experts(struct step *s, int n_experts, int n_parts, const struct exper
             const struct adapter_entry *entry = adapter_set_entry(span->set, parts[p].target);
             if (!entry || !entry->rank) continue;
             CHECK(entry->rank <= s->m->adapter_rank);
-            step_op(s, OP_MOE_ADAPTER, first)->moe_adapter = (struct op_moe_adapter){
-                .x = parts[p].x, .x_stride = parts[p].n_in, .by_slot = parts[p].by_slot, .slot_row = ws->slot_row, .begin = ws->begin,
-                .n_experts = n_experts, .n_slots = (int)slots, .row0 = span->row0, .n_rows = span->n_rows, .n_in = parts[p].n_in,
-                .n_out = parts[p].n_out, .rank = entry->rank, .a = entry->a, .b = entry->b, .scale = entry->scale,
-                .t = s->m->adapter_t + (size_t)parts[p].number * slots * (size_t)s->m->adapter_rank,
+            struct op_moe_adapter o = {
+                .x = parts[p].x, .x_stride = parts[p].n_in, .by_slot = parts[p].by_slot, .slot_row = ws->slot_row,
+                .begin = ws->begin, .n_experts = n_experts, .n_slots = (int)slots, .row0 = span->row0, .n_rows = span->n_rows,
+                .n_in = parts[p].n_in, .n_out = parts[p].n_out, .rank = entry->rank, .a = entry->a, .b = entry->b,
+                .scale = entry->scale, .t = s->m->adapter_t + (size_t)parts[p].number * slots * (size_t)s->m->adapter_rank,
                 .y = parts[p].y, .y_stride = parts[p].n_out};
+            step_op(s, OP_MOE_ADAPTER, first)->moe_adapter = o;
             first = 0;
         }
 }
@@ -121,7 +130,8 @@ void step_experts(struct step *s, int n_experts, int n_parts, const struct exper
 /* ---- norms and look-ups ---- */
 
 void step_norm(struct step *s, const struct spans *over, const float *x, const float *gain, struct rows out) {
-    struct op_norm n = {.x = x, .x_stride = out.width, .gain = gain, .eps = (float)s->g->rms_eps, .n_rows = rows_of(over), .out = out};
+    struct op_norm n = {
+        .x = x, .x_stride = out.width, .gain = gain, .eps = (float)s->g->rms_eps, .n_rows = rows_of(over), .out = out};
     if (!spans_differ(over, 1, &gain)) {
         step_op(s, OP_NORM, 1)->norm = n;
         return;
@@ -140,7 +150,7 @@ static const struct adapter_entry *embed_entry(const struct step *s, const struc
 static float *look_up(struct step *s, const struct span *span, const struct adapter_entry *entry) {
     size_t rank = (size_t)entry->rank;
     CHECK(entry->rank <= s->m->adapter_rank);
-    float *t = s->m->adapter_t + (size_t)span->row0 * (size_t)s->m->adapter_rank;
+    float *t = middle_rows(s, 0, span);
     for (int i = 0; i < span->n_rows; i++) {
         int32_t token = s->ws->tokens[span->row0 + i];
         if (token >= 0) memcpy(t + (size_t)i * rank, entry->a + (size_t)token * rank, rank * sizeof *t);
@@ -161,8 +171,9 @@ void step_embed(struct step *s, float *out) {
     for (int i = 0; i < s->rows.n && split; i++) {
         const struct span *span = &s->rows.at[i];
         const struct adapter_entry *entry = embed_entry(s, span);
-        struct op_embed some = {entry && entry->table ? entry->table : all.table, ws->tokens + span->row0, span->n_rows, ws->given,
-                                out + (size_t)span->row0 * (size_t)h, h};
+        struct op_embed some = all;
+        if (entry && entry->table) some.table = entry->table;
+        some.tokens += span->row0, some.n_rows = span->n_rows, some.out += (size_t)span->row0 * (size_t)h;
         step_op(s, OP_EMBED, i == 0)->embed = some;
     }
     for (int i = 0; i < s->rows.n; i++) {

@@ -1,4 +1,4 @@
-/* Building a step's ops: which rows run with which adapters, and products, norms and look-ups over such spans. Private to model/. */
+/* Building a step's ops: products, norms and look-ups over spans of rows that run with the same adapters. Private to model/. */
 #ifndef MODEL_STEP_H
 #define MODEL_STEP_H
 #include "model/plan.h"
@@ -35,10 +35,10 @@ struct rows rows_from(struct rows r, int row0);
 void step_linear(struct step *s, const struct spans *over, struct rows x, int n_parts, const struct part *parts);
 void step_norm(struct step *s, const struct spans *over, const float *x, const float *gain, struct rows out);
 void step_embed(struct step *s, float *out);
-/* After an OP_MOE_LINEAR: low-rank parts of one of its products. x: rows, or slots with by_slot; number: 0 or 1 among the products
- * that may run together. */
+/* After an OP_MOE_LINEAR: low-rank parts of one of its products. x: rows, or slots with by_slot; number: 0 or 1 among the
+ * products that may run together. */
 struct expert_part { int target, number, by_slot, n_in, n_out; const float *x; float *y; };
 void step_experts(struct step *s, int n_experts, int n_parts, const struct expert_part *parts);
-/* Pieces of the rows' spans over which none of n vectors differs, for ops that take vectors: calls for each. */
+/* Does some span have other values for one of n vectors of the base? */
 int spans_differ(const struct spans *over, int n, const float *const *vectors);
 #endif
