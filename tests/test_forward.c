@@ -185,11 +185,43 @@ static void image_rows_and_three_axes_give_the_reference_logits(void **state) {
     runner_close(&r);
 }
 
+/* KL(recorded || weft) of the trained model in 4 bits over the rows whose logits were recorded exactly. */
+static void the_bundled_model_stays_near_its_own_recorded_logits_with_int8_inputs_and_without(void **state) {
+    (void)state;
+    struct weft_error e = {0};
+    if (!help_shared("goldens/tiny/text.safetensors")) skip();
+    struct safetensors *s;
+    if (safetensors_open(&s, help_shared("goldens/tiny/text.safetensors"), &e)) fail_msg("%s", e.message);
+    int32_t *tokens = golden_ints(s, "tokens", NULL);
+    float *want = golden_floats(s, "logits.tiny-mlx.row0.last16.f32", NULL);
+    for (const char *const *isa = runner_isas(); *isa; isa++)
+        for (int high = 0; high <= 1; high++) {
+            struct runner r;
+            runner_open(&r, help_source("models/tiny"), *isa, high ? PRECISION_HIGH : PRECISION_DEFAULT, 2);
+            float *x = runner_logits(&r, &(struct prompt){.tokens = tokens, .n = 256});
+            double kl = 0;
+            for (int row = 0; row < 16; row++) {
+                const float *p = want + (size_t)row * (size_t)r.vocab, *q = x + (size_t)(240 + row) * (size_t)r.vocab;
+                double sum_p = 0, sum_q = 0, cross = 0;
+                for (int v = 0; v < r.vocab; v++) sum_p += exp(p[v]), sum_q += exp(q[v]);
+                for (int v = 0; v < r.vocab; v++) cross += exp(p[v]) / sum_p * (p[v] - log(sum_p) - (q[v] - log(sum_q)));
+                kl += cross / 16;
+            }
+            printf("  %s %s: KL %.3g\n", *isa, high ? "high" : "default", kl);
+            assert_true(kl >= 0 && kl <= (high ? 2e-5 : 1.6e-4));
+            mem_free(x);
+            runner_close(&r);
+        }
+    mem_free(tokens), mem_free(want);
+    safetensors_close(s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_greedy_tokens_and_taps_are_as_near_to_the_reference_as_its_own_bf16_run),
         cmocka_unit_test(positions_given_by_the_caller_are_used),
         cmocka_unit_test(the_mtp_head_gives_the_reference_logits),
+        cmocka_unit_test(the_bundled_model_stays_near_its_own_recorded_logits_with_int8_inputs_and_without),
         cmocka_unit_test(image_rows_and_three_axes_give_the_reference_logits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -62,5 +62,6 @@ struct linear {
     void *data;             /* packed bytes, or NULL when in place (kernels then read source) */
     size_t data_bytes;
     int n_in, n_out;
+    int with_rest;          /* y is the product with the int8 row plus, as one addition, that with its rest (FORM_Q8_REST) */
 };
 #endif

@@ -5,13 +5,14 @@
  *   FORM_Q8    int8 codes in blocks of 32 along the row: scale = max|x| / 127 of the block (0 when all are 0), code =
  *              rint(x / scale) computed as rint(x * (1 / scale)); `q8_sum` is scale * (sum of codes), so that an affine weight
  *              s * q + b costs one more multiply per block: s * scale * dot + b * q8_sum.
+ *   FORM_Q8_REST  beside FORM_Q8: what its rounding left, as a second row of int8 codes of the same kind
  * Every form of a row depends on that row alone. A width that is no multiple of 32 has a shorter last block; the codes
  * behind it are 0 up to the padded width, and so are the bf16 values. */
 #ifndef BACKEND_ROWS_H
 #define BACKEND_ROWS_H
 #include <stdint.h>
 
-enum { FORM_F32 = 1, FORM_BF16 = 2, FORM_Q8 = 4, Q8_BLOCK = 32 };
+enum { FORM_F32 = 1, FORM_BF16 = 2, FORM_Q8 = 4, FORM_Q8_REST = 8, Q8_BLOCK = 32 };
 
 struct rows {
     int width, padded; /* padded: width rounded up to 64; the stride of bf16 and q8 rows; f32 rows are `width` apart */
@@ -21,6 +22,8 @@ struct rows {
     int8_t *q8;        /* [n][padded] */
     float *q8_scale;   /* [n][padded / 32] */
     float *q8_sum;     /* [n][padded / 32] */
+    int8_t *rest;      /* as q8, of the rest */
+    float *rest_scale, *rest_sum;
 };
 static inline int rows_pad(int width) { return (width + 63) / 64 * 64; }
 #endif

@@ -38,7 +38,15 @@ static int width(const struct cpu *c, int n_out, int n_rows) {
 
 static void run_block(struct linear_call *call, int block, int columns) {
     int col0 = block * columns, col1 = col0 + columns < call->w->n_out ? col0 + columns : call->w->n_out;
-    call->w->kernel[row_class(call->n_rows)]->run(call, col0, col1);
+    const struct linear_kernel *kernel = call->w->kernel[row_class(call->n_rows)];
+    kernel->run(call, col0, col1);
+    if (!call->w->with_rest) return;
+    /* The weights of these columns are in cache now. */
+    struct rows rest = *call->x;
+    rest.q8 = rest.rest, rest.q8_scale = rest.rest_scale, rest.q8_sum = rest.rest_sum;
+    struct linear_call again = *call;
+    again.x = &rest, again.accumulate = 1;
+    kernel->run(&again, col0, col1);
 }
 
 static size_t linear_scratch(const struct cpu *c, const struct step_limits *l) {

@@ -8,6 +8,29 @@ enum { COLUMNS = 1024 }; /* of a wide row that one task takes, where columns do 
 
 static int blocks_of(int n, int size) { return (n + size - 1) / size; }
 
+/* Codes of n values from column col0 on; the padding behind the last column is cleared. */
+static void put_q8(const struct cpu_vec *vec, const struct rows *out, int64_t at, int n, int pad, const float *x, int rest) {
+    int8_t *codes = (rest ? out->rest : out->q8) + at;
+    float *scale = (rest ? out->rest_scale : out->q8_scale) + at / Q8_BLOCK;
+    float *sum = (rest ? out->rest_sum : out->q8_sum) + at / Q8_BLOCK;
+    vec->to_q8(x, n, codes, scale, sum);
+    for (int b = blocks_of(n, Q8_BLOCK); b < (n + pad) / Q8_BLOCK; b++) {
+        memset(codes + b * Q8_BLOCK, 0, Q8_BLOCK);
+        scale[b] = sum[b] = 0.0f;
+    }
+}
+
+static void put_rest(const struct cpu_vec *vec, const struct rows *out, int64_t at, int n, int pad, const float *x) {
+    enum { PIECE = 256 };
+    float rest[PIECE];
+    for (int i = 0; i < n; i += PIECE) {
+        int m = n - i < PIECE ? n - i : PIECE;
+        for (int j = 0; j < m; j++)
+            rest[j] = x[i + j] - (float)out->q8[at + i + j] * out->q8_scale[(at + i + j) / Q8_BLOCK];
+        put_q8(vec, out, at + i, m, i + m == n ? pad : 0, rest, 1);
+    }
+}
+
 void cpu_rows_put(const struct cpu_vec *vec, const struct rows *out, int64_t row, int col0, int n, const float *x) {
     int last = col0 + n == out->width, pad = out->padded - out->width;
     if (out->forms & FORM_F32) {
@@ -19,15 +42,9 @@ void cpu_rows_put(const struct cpu_vec *vec, const struct rows *out, int64_t row
         vec->to_bf16(x, n, to);
         if (last) memset(to + n, 0, (size_t)pad * sizeof *to);
     }
-    if (out->forms & FORM_Q8) {
-        int64_t at = row * out->padded + col0, block = at / Q8_BLOCK;
-        vec->to_q8(x, n, out->q8 + at, out->q8_scale + block, out->q8_sum + block);
-        int filled = blocks_of(n, Q8_BLOCK), blocks = last ? (n + pad) / Q8_BLOCK : filled;
-        for (int b = filled; b < blocks; b++) {
-            memset(out->q8 + at + b * Q8_BLOCK, 0, Q8_BLOCK);
-            out->q8_scale[block + b] = out->q8_sum[block + b] = 0.0f;
-        }
-    }
+    int64_t at = row * out->padded + col0;
+    if (out->forms & FORM_Q8) put_q8(vec, out, at, n, last ? pad : 0, x, 0);
+    if (out->forms & FORM_Q8_REST) put_rest(vec, out, at, n, last ? pad : 0, x);
 }
 
 static size_t row_scratch(const struct cpu *c, const struct step_limits *l) {

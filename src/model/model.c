@@ -119,7 +119,7 @@ static int print_linear(void *arg, struct linear *l, const struct weight *w, con
     fprintf(p->f, "  %s", l->kernel[0]->layout ? l->kernel[0]->layout->name : "in place");
     for (int i = 0; i < N_ROW_CLASSES; i++)
         if (i == 0 || l->kernel[i] != l->kernel[i - 1]) fprintf(p->f, "  %s", l->kernel[i]->name);
-    fprintf(p->f, "  [%s]\n", l->kernel[0]->arithmetic);
+    fprintf(p->f, "  [%s%s]\n", l->kernel[0]->arithmetic, l->with_rest ? ", input in two int8 parts" : "");
     p->n++;
     return 0;
 }
