@@ -1,8 +1,5 @@
-/* Inside of the public handles, for engine/ and the commands that look deeper than weft.h.
- *
- * Invariants
- * 1. All steps, those of requests, of sequences and of score.h, go through step.h: one batch is open at a time.
- * 2. What runs has its worst case reserved (admission.h): the cache cannot refuse it. */
+/* Inside of the public handles, for engine/ and the commands that look deeper than weft.h. One batch of an engine is open at a time,
+ * whoever steps; what runs has its worst case reserved (admit.c), so that the cache cannot refuse it. */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 #include "model/model.h"
