@@ -11,11 +11,11 @@
  *    function, since 0 means something there.
  * 3. Pointers that go in are read during the call and not kept, unless said otherwise. Pointers that come out belong to the
  *    object they come from; those to be released are released with weft_free or with the function named beside them.
- * 4. Threads: a model's text functions may be called from any number of threads. weft_submit, weft_cancel and weft_engine_wait may
- *    be called from any thread. Everything else that takes an engine, a sequence or an adapter is called by one thread at a time;
- *    several engines of one model count as one. Callbacks come from the thread that steps, and may submit and cancel.
- * 5. Same model, same arithmetic (weft_model_info), same request: same tokens, whatever else runs, however the prompt was cut, with
- *    any number of threads, cached or not, with or without drafting. */
+ * 4. Threads: a model's text functions may be called from any number of threads. weft_submit, weft_cancel and weft_engine_wait
+ *    may be called from any thread. Everything else that takes an engine, a sequence or an adapter is called by one thread at a
+ *    time; several engines of one model count as one. Callbacks come from the thread that steps, and may submit and cancel.
+ * 5. Same model, same arithmetic (weft_model_info), same request: same tokens, whatever else runs, however the prompt was cut,
+ *    with any number of threads, cached or not, with or without drafting. */
 #ifndef WEFT_H
 #define WEFT_H
 #include <stddef.h>
@@ -60,7 +60,7 @@ struct weft_model;
 enum weft_precision { WEFT_PRECISION_DEFAULT, WEFT_PRECISION_HIGH }; /* inputs of integer weights: int8, or bf16 */
 
 struct weft_model_options {
-    const char *hub_cache;     /* folder of the Hugging Face cache where names such as "Qwen/Qwen3.5-4B" are looked up; NULL: none */
+    const char *hub_cache; /* folder of the Hugging Face cache, where names like "Qwen/Qwen3.5-4B" are looked up; NULL: none */
     const char *device;        /* NULL: "cpu" */
     const char *isa;           /* NULL: by the CPU's model; "portable", "avx2", "avx512", "avx512bf16", "neon" */
     int precision;             /* enum weft_precision */
@@ -147,8 +147,8 @@ WEFT_API int weft_engine_open(struct weft_engine **out, struct weft_model *m, co
 /* Requests still running end with WEFT_ERROR_CANCELLED. Sequences are freed before. */
 WEFT_API void weft_engine_close(struct weft_engine *engine);
 
-/* An adapter folder (PEFT or MLX); its memory comes on top of the engine's budget. *report, if wanted, says in lines what matched;
- * weft_free. */
+/* An adapter folder (PEFT or MLX); its memory comes on top of the engine's budget. *report, if wanted, says in lines what
+ * matched; weft_free. */
 WEFT_API int weft_adapter_open(struct weft_adapter **out, struct weft_engine *engine, const char *folder, char **report,
                                struct weft_error *e);
 WEFT_API void weft_adapter_close(struct weft_adapter *a); /* no request or sequence uses it any more */
@@ -300,7 +300,7 @@ struct weft_group {
     const float *embeddings; int n_embeddings; /* [n][hidden] */
     const int32_t *positions; int n_axes; /* [n_axes][n_rows]; NULL: counted on */
     int n_logits;              /* logits of the last n rows */
-    int undo;                  /* the step stays open until weft_commit says how many rows to keep; at most WEFT_DRAFT_MAX + 1 rows */
+    int undo;                  /* the step stays open until weft_commit says what to keep; at most WEFT_DRAFT_MAX + 1 rows */
     int want_hidden, want_taps;
     const float *hidden_in;    /* MTP steps: [n_rows][hidden], final hidden rows; tokens are those that follow them */
 

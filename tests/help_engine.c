@@ -44,7 +44,8 @@ static int take(void *arg, const struct weft_event *event) {
     if (event->kind == WEFT_EVENT_TEXT) append(k->text, event->text, event->n_bytes);
     if (event->kind == WEFT_EVENT_REASONING) append(k->reasoning, event->text, event->n_bytes);
     if (event->kind == WEFT_EVENT_PROGRESS) k->n_progress++;
-    if (event->kind == WEFT_EVENT_TOOL_CALL) append(k->calls, event->name, strlen(event->name)), append(k->calls, event->arguments, strlen(event->arguments));
+    if (event->kind == WEFT_EVENT_TOOL_CALL)
+        append(k->calls, event->name, strlen(event->name)), append(k->calls, event->arguments, strlen(event->arguments));
     if (event->kind == WEFT_EVENT_TOKEN) {
         assert_true(k->n < KEPT_TOKENS);
         k->tokens[k->n] = event->token, k->logprobs[k->n] = event->logprob;
@@ -92,8 +93,8 @@ void kept_equal(const struct kept *a, const struct kept *b) {
 const char *kept_long_message(int n_words, const char *code) {
     static char out[4][65536];
     static int turn;
-    static const char *const words[] = {"the", "river", "was", "slow", "and", "old", "stones", "lay", "under", "green", "water", "while",
-                                        "birds", "crossed", "a", "pale", "sky", "over", "quiet", "fields"};
+    static const char *const words[] = {"the",   "river", "was",   "slow",    "and", "old",  "stones", "lay",  "under", "green",
+                                        "water", "while", "birds", "crossed", "a",   "pale", "sky",    "over", "quiet", "fields"};
     char *to = out[turn++ & 3];
     size_t n = (size_t)sprintf(to, "[{\"role\":\"user\",\"content\":\"");
     for (int i = 0; i < n_words; i++) {

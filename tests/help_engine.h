@@ -6,7 +6,10 @@
 enum { KEPT_TOKENS = 256, KEPT_BYTES = 4096 };
 
 struct kept {
-    int32_t tokens[KEPT_TOKENS]; float logprobs[KEPT_TOKENS]; struct weft_logprob top[KEPT_TOKENS][2]; int n; /* of TOKEN events */
+    int32_t tokens[KEPT_TOKENS];
+    float logprobs[KEPT_TOKENS];
+    struct weft_logprob top[KEPT_TOKENS][2];
+    int n; /* of TOKEN events */
     char text[KEPT_BYTES], reasoning[KEPT_BYTES], calls[KEPT_BYTES];
     struct weft_result result;     /* tokens: of the result, copied */
     int32_t result_tokens[KEPT_TOKENS];

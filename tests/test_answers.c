@@ -1,5 +1,5 @@
-/* The trained model's recorded answers, token for token where the reference saw a gap of at least 0.3 all along: both checkpoints, both
- * precisions, drafted and plain, many in a step. Needs the goldens beside the repository. */
+/* The trained model's recorded answers, token for token where the reference saw a gap of at least 0.3 all along: both
+ * checkpoints, both precisions, drafted and plain, many in a step. Needs the goldens beside the repository. */
 #include "help_test.h"
 
 #include <jansson.h>
@@ -36,7 +36,8 @@ static int take(void *arg, const struct weft_event *event) {
     if (event->kind == WEFT_EVENT_DONE) {
         const struct weft_result *r = event->result;
         q->n_got = r->n_tokens;
-        q->wrong = r->finish == WEFT_FINISH_ERROR || r->n_tokens != q->n_want || memcmp(r->tokens, q->want, (size_t)q->n_want * sizeof *q->want);
+        q->wrong = r->finish == WEFT_FINISH_ERROR || r->n_tokens != q->n_want ||
+                   memcmp(r->tokens, q->want, (size_t)q->n_want * sizeof *q->want);
     }
     return 0;
 }
@@ -74,7 +75,8 @@ static void compare(const char *folder, const char *key, int precision, const ch
     struct weft_error e = {0, ""};
     int n = read_questions(file, key, q);
     assert_true(n > 70);
-    if (weft_model_open(&m, checkpoint, &(struct weft_model_options){.threads = 2, .precision = precision, .context = 4096}, &e)) fail_msg("%s", e.message);
+    if (weft_model_open(&m, checkpoint, &(struct weft_model_options){.threads = 2, .precision = precision, .context = 4096}, &e))
+        fail_msg("%s", e.message);
     char what[128];
     snprintf(what, sizeof what, "%s, precision %d, %s", key, precision, draft ? draft : "plain");
     ask_all(m, draft, q, n, what);
@@ -83,10 +85,22 @@ static void compare(const char *folder, const char *key, int precision, const ch
     json_decref(file);
 }
 
-static void bf16_weights_answer_as_recorded(void **state) { (void)state; compare("checkpoints/tiny", "fp32", WEFT_PRECISION_DEFAULT, NULL); }
-static void bf16_weights_answer_as_recorded_in_high_precision(void **state) { (void)state; compare("checkpoints/tiny", "fp32", WEFT_PRECISION_HIGH, "ngram"); }
-static void integer_weights_answer_as_recorded(void **state) { (void)state; compare("checkpoints/tiny-mlx", "tiny-mlx", WEFT_PRECISION_DEFAULT, "mtp"); }
-static void integer_weights_answer_as_recorded_in_high_precision(void **state) { (void)state; compare("checkpoints/tiny-mlx", "tiny-mlx", WEFT_PRECISION_HIGH, NULL); }
+static void bf16_weights_answer_as_recorded(void **state) {
+    (void)state;
+    compare("checkpoints/tiny", "fp32", WEFT_PRECISION_DEFAULT, NULL);
+}
+static void bf16_weights_answer_as_recorded_in_high_precision(void **state) {
+    (void)state;
+    compare("checkpoints/tiny", "fp32", WEFT_PRECISION_HIGH, "ngram");
+}
+static void integer_weights_answer_as_recorded(void **state) {
+    (void)state;
+    compare("checkpoints/tiny-mlx", "tiny-mlx", WEFT_PRECISION_DEFAULT, "mtp");
+}
+static void integer_weights_answer_as_recorded_in_high_precision(void **state) {
+    (void)state;
+    compare("checkpoints/tiny-mlx", "tiny-mlx", WEFT_PRECISION_HIGH, NULL);
+}
 
 int main(void) {
     const struct CMUnitTest tests[] = {

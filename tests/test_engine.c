@@ -32,7 +32,8 @@ static void a_request_among_others_is_the_request_alone(void **state) {
     for (int i = 0; i < N; i++) {
         o[i] = kept_ask(i < 5 ? kept_long_message(3 + 60 * i, "K7Q2") : USER("Tell me a story."));
         o[i].max_tokens = 12 + 5 * i;
-        if (i & 1) o[i].sampling.temperature = 0.9f, o[i].sampling.top_p = 0.95f, o[i].sampling.seed = (uint64_t)i, o[i].ignore_eos = 1;
+        if (i & 1)
+            o[i].sampling.temperature = 0.9f, o[i].sampling.top_p = 0.95f, o[i].sampling.seed = (uint64_t)i, o[i].ignore_eos = 1;
         if (i == 3) o[i].sampling.repetition_penalty = 1.2f, o[i].sampling.repetition_context = -1;
         if (i < 4) continue;
         static char texts[N][16384]; /* kept_long_message has four buffers */
@@ -78,8 +79,9 @@ static void a_prompt_from_the_cache_gives_the_bits_of_a_cold_one(void **state) {
     kept_equal(&cold, &again);
     /* the conversation goes on */
     size_t n = strlen(o.chat.messages);
-    snprintf(messages, sizeof messages, "%.*s,{\"role\":\"assistant\",\"content\":\"%s\"},{\"role\":\"user\",\"content\":\"Say hello.\"}]",
-             (int)(n - 1), o.chat.messages, cold.text);
+    snprintf(messages, sizeof messages,
+             "%.*s,{\"role\":\"assistant\",\"content\":\"%s\"},{\"role\":\"user\",\"content\":\"Say hello.\"}]", (int)(n - 1),
+             o.chat.messages, cold.text);
     o.chat.messages = messages;
     kept_run(x, &o, &longer, 1);
     assert_true(longer.result.n_cached > cold.result.n_prompt * 95 / 100);
@@ -98,7 +100,8 @@ static void requests_that_come_together_share_a_prefix_that_is_being_computed(vo
     struct weft_request_options o[N];
     const char *shared = kept_long_message(400, "R3T5");
     for (int i = 0; i < N; i++) {
-        snprintf(messages[i], sizeof messages[i], "[{\"role\":\"system\",\"content\":%s,{\"role\":\"user\",\"content\":\"Question %d\"}]",
+        snprintf(messages[i], sizeof messages[i],
+                 "[{\"role\":\"system\",\"content\":%s,{\"role\":\"user\",\"content\":\"Question %d\"}]",
                  strstr(shared, "\"content\":") + 10, i);
         char *end = strstr(messages[i], "}]");
         memmove(end + 1, end + 2, strlen(end + 2) + 1);
@@ -115,7 +118,8 @@ static void a_seed_gives_the_same_text_and_another_seed_another(void **state) {
     (void)state;
     static struct kept a, b, c;
     struct weft_request_options o = kept_ask(USER("Tell me a story."));
-    o.sampling.temperature = 1.2f, o.sampling.top_k = 0, o.sampling.top_p = 1, o.sampling.seed = 11, o.ignore_eos = 1, o.max_tokens = 24;
+    o.sampling.temperature = 1.2f, o.sampling.top_k = 0, o.sampling.top_p = 1, o.sampling.seed = 11, o.ignore_eos = 1,
+    o.max_tokens = 24;
     struct weft_engine *x = kept_engine(NULL);
     kept_run(x, &o, &a, 1);
     kept_run(x, &o, &b, 1);
@@ -436,7 +440,8 @@ static void special_tokens_in_a_message_stay_text(void **state) {
 static int try_all(const char *draft) {
     struct weft_engine *x;
     struct weft_error e = {0, ""};
-    struct weft_engine_options options = {.memory_bytes = (size_t)1 << 30, .draft = draft, .draft_max = 2, .draft_always = 1, .parallel = 2};
+    struct weft_engine_options options = {
+        .memory_bytes = (size_t)1 << 30, .draft = draft, .draft_max = 2, .draft_always = 1, .parallel = 2};
     int code = weft_engine_open(&x, kept_model(), &options, &e);
     if (code) return code;
     for (int i = 0; i < 2 && !code; i++) {

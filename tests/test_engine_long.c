@@ -19,7 +19,9 @@ static int prepare(void **state) {
     const char *base = kept_long_message(90, "K7Q2");
     size_t n = strlen(base) - strlen("\"}]");
     for (int i = 0; i < TEXTS; i++) /* the same beginning, then their own ends of different lengths */
-        sprintf(texts[i], "%.*s %.*s\"}]", (int)n, base, 30 * i, "And one more thing: how slow was the river, how old were the stones, who crossed the pale sky over the quiet fields?");
+        sprintf(texts[i], "%.*s %.*s\"}]", (int)n, base, 30 * i,
+                "And one more thing: how slow was the river, how old were the stones, who crossed the pale sky over the quiet "
+                "fields?");
     strcpy(texts[TEXTS - 1], "[{\"role\":\"user\",\"content\":\"Tell me a story.\"}]");
     struct weft_engine *x = kept_engine(&(struct weft_engine_options){.without_prefix_cache = 1});
     for (int t = 0; t < TEXTS; t++)
@@ -74,12 +76,20 @@ static void run_crowd(const char *draft, const char *second, size_t sequences_by
     struct weft_model_info info;
     struct weft_model *small = NULL;
     weft_model_info(kept_model(), &info);
-    if (second) assert_int_equal(weft_model_open(&small, help_source(second), &(struct weft_model_options){.threads = 2, .context = 4096}, NULL), 0);
+    if (second)
+        assert_int_equal(
+            weft_model_open(&small, help_source(second), &(struct weft_model_options){.threads = 2, .context = 4096}, NULL), 0);
     size_t fixed = info.packed_bytes + info.mapped_bytes + info.workspace_bytes;
     struct crowd c = {.seed = seed};
-    c.x = kept_engine(&(struct weft_engine_options){.memory_bytes = fixed + sequences_bytes, .cache_bytes = sequences_bytes / 3, .parallel = parallel,
-                                                    .prefill_chunk = chunk, .draft = draft, .draft_model = small, .draft_max = 5,
-                                                    .draft_always = seed & 1, .snapshot_every = 64});
+    c.x = kept_engine(&(struct weft_engine_options){.memory_bytes = fixed + sequences_bytes,
+                                                    .cache_bytes = sequences_bytes / 3,
+                                                    .parallel = parallel,
+                                                    .prefill_chunk = chunk,
+                                                    .draft = draft,
+                                                    .draft_model = small,
+                                                    .draft_max = 5,
+                                                    .draft_always = seed & 1,
+                                                    .snapshot_every = 64});
     for (int i = 0; i < 20; i++) submit_next(&c);
     int more = 1;
     struct weft_error e = {0, ""};

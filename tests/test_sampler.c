@@ -8,7 +8,9 @@
 
 enum { SMALL = 23, LARGE = 50000 };
 
-static struct weft_sampling plain(void) { return (struct weft_sampling){.temperature = 1, .top_p = 1, .xtc_threshold = 0.1f, .seed = 7}; }
+static struct weft_sampling plain(void) {
+    return (struct weft_sampling){.temperature = 1, .top_p = 1, .xtc_threshold = 0.1f, .seed = 7};
+}
 
 static float noise(uint64_t i) { return (float)(random_uniform(99, i, RANDOM_DRAW) - 0.5); }
 
@@ -72,7 +74,8 @@ static void logits_that_are_not_finite_are_an_error(void **state) {
 }
 
 /* Logprobs of everything after bias and penalties. */
-static void logprobs_of(struct sampler *s, const float *x, const struct weft_sampling *o, const int32_t *context, int n, double *out) {
+static void logprobs_of(struct sampler *s, const float *x, const struct weft_sampling *o, const int32_t *context, int n,
+                        double *out) {
     struct weft_logprob top[SMALL];
     struct sampler_output got;
     struct sampler_input in = {.logits = x, .o = o, .context = context, .n_context = n, .n_top = SMALL, .top = top};
@@ -80,7 +83,9 @@ static void logprobs_of(struct sampler *s, const float *x, const struct weft_sam
     assert_int_equal(got.n_top, SMALL);
     for (int i = 0; i < SMALL; i++) {
         out[top[i].token] = (double)top[i].logprob;
-        if (i) assert_true(top[i].logprob < top[i - 1].logprob || (top[i].logprob == top[i - 1].logprob && top[i].token > top[i - 1].token));
+        if (i)
+            assert_true(top[i].logprob < top[i - 1].logprob ||
+                        (top[i].logprob == top[i - 1].logprob && top[i].token > top[i - 1].token));
     }
     assert_float_equal(got.logprob, out[got.token], 1e-6);
 }
@@ -275,7 +280,8 @@ static void picking_allocates_nothing(void **state) {
     uint64_t before = mem_count();
     for (uint64_t p = 0; p < 20; p++) {
         struct sampler_output out;
-        struct sampler_input in = {.logits = x, .o = &o, .context = context, .n_context = 30, .position = p, .n_top = 20, .top = top};
+        struct sampler_input in = {
+            .logits = x, .o = &o, .context = context, .n_context = 30, .position = p, .n_top = 20, .top = top};
         assert_int_equal(sampler_pick(s, &in, &out, NULL), 0);
     }
     assert_int_equal(mem_count(), before);

@@ -38,13 +38,15 @@ static void no_plan_breaks_a_limit_or_is_empty(void **state) {
     unsigned seed = 1;
     struct schedule_turn turn = {0};
     for (int trial = 0; trial < 20000; trial++) {
-        struct schedule_limits l = {1 + (int)(next(&seed) % 700), 1 + (int)(next(&seed) % 20), 1 + (int)(next(&seed) % 70), 0, 1 << 20};
+        struct schedule_limits l = {1 + (int)(next(&seed) % 700), 1 + (int)(next(&seed) % 20), 1 + (int)(next(&seed) % 70), 0,
+                                    1 << 20};
         l.prefill_chunk = 1 + (int)(next(&seed) % (unsigned)l.max_rows);
         struct schedule_item items[MOST];
         int n = 1 + (int)(next(&seed) % MOST);
         for (int i = 0; i < n; i++) {
             int prompt = next(&seed) % 3 == 0;
-            items[i] = item((int)(next(&seed) % 50000), prompt ? 2 + (int)(next(&seed) % 3000) : 1, prompt ? 0 : (int)(next(&seed) % 9));
+            items[i] =
+                item((int)(next(&seed) % 50000), prompt ? 2 + (int)(next(&seed) % 3000) : 1, prompt ? 0 : (int)(next(&seed) % 9));
         }
         check_limits(items, n, &l, schedule_plan(items, n, &l, &turn));
     }

@@ -99,7 +99,8 @@ static void embedding_rows_of_tokens_are_the_tokens(void **state) {
     assert_int_equal(weft_embed(x, tokens, ROWS, rows, NULL), 0);
     for (int i = 0; i < ROWS; i++) mixed[i] = i % 3 ? -1 - i : tokens[i];
     struct weft_sequence *s = sequence(x, ROWS);
-    struct weft_group g = {.sequence = s, .n_rows = ROWS, .tokens = mixed, .embeddings = rows, .n_embeddings = ROWS, .n_logits = 2};
+    struct weft_group g = {
+        .sequence = s, .n_rows = ROWS, .tokens = mixed, .embeddings = rows, .n_embeddings = ROWS, .n_logits = 2};
     step(x, &g, 1, NULL);
     same_row(all, ROWS - 2, g.logits);
     same_row(all, ROWS - 1, g.logits + info.vocab);
@@ -124,8 +125,9 @@ static void taps_and_hidden_rows_do_not_depend_on_the_step(void **state) {
         memcpy(logits, g.logits, (size_t)info.vocab * sizeof *logits);
     }
     struct weft_sequence *first = sequence(x, 12);
-    struct weft_group both[2] = {{.sequence = first, .n_rows = 9, .tokens = tokens + 30, .want_taps = 1},
-                                 {.sequence = other, .n_rows = 12, .tokens = tokens, .want_hidden = 1, .want_taps = 1, .n_logits = 1}};
+    struct weft_group both[2] = {
+        {.sequence = first, .n_rows = 9, .tokens = tokens + 30, .want_taps = 1},
+        {.sequence = other, .n_rows = 12, .tokens = tokens, .want_hidden = 1, .want_taps = 1, .n_logits = 1}};
     step(x, both, 2, &o);
     for (int t = 0; t < 3; t++) assert_memory_equal(both[1].taps[t], taps + (size_t)t * 12 * (size_t)info.hidden, 12 * width);
     assert_memory_equal(both[1].hidden, hidden, 12 * width);
@@ -245,7 +247,8 @@ static int take(void *arg, const struct score_rows *rows, struct weft_error *e) 
     (void)e;
     if (!rows->logits) return 0;
     assert_int_equal(rows->row0, t->next);
-    memcpy(t->rows + (size_t)rows->row0 * (size_t)info.vocab, rows->logits, (size_t)rows->n_rows * (size_t)info.vocab * sizeof(float));
+    memcpy(t->rows + (size_t)rows->row0 * (size_t)info.vocab, rows->logits,
+           (size_t)rows->n_rows * (size_t)info.vocab * sizeof(float));
     t->next += rows->n_rows;
     return 0;
 }

@@ -41,8 +41,8 @@ static void compare(const char *draft, struct weft_model *second, int max, int a
     struct weft_request_options o[N];
     run_plain();
     fill(o);
-    struct weft_engine *x =
-        kept_engine(&(struct weft_engine_options){.draft = draft, .draft_model = second, .draft_max = max, .draft_always = always, .parallel = parallel});
+    struct weft_engine *x = kept_engine(&(struct weft_engine_options){
+        .draft = draft, .draft_model = second, .draft_max = max, .draft_always = always, .parallel = parallel});
     kept_run(x, o, drafted, N);
     for (int i = 0; i < N; i++) kept_equal(&plain[i], &drafted[i]);
     struct weft_engine_stats stats;
@@ -72,7 +72,8 @@ static void a_second_model_changes_no_answer(void **state) {
     (void)state;
     struct weft_model *second;
     struct weft_error e = {0, ""};
-    if (weft_model_open(&second, help_source("models/tiny"), &(struct weft_model_options){.threads = 2, .context = 4096}, &e)) fail_msg("%s", e.message);
+    if (weft_model_open(&second, help_source("models/tiny"), &(struct weft_model_options){.threads = 2, .context = 4096}, &e))
+        fail_msg("%s", e.message);
     compare("model", second, 3, 1, 1);
     /* it is the model itself: what it drafts greedily is always right */
     assert_int_equal(drafted[0].result.accepted[0], drafted[0].result.drafted[0]);
@@ -122,7 +123,8 @@ static void what_cannot_draft_is_refused_by_name(void **state) {
     assert_int_equal(weft_engine_open(&x, kept_model(), &(struct weft_engine_options){.draft = "oracle"}, &e), WEFT_ERROR_INPUT);
     assert_non_null(strstr(e.message, "oracle"));
     assert_int_equal(weft_engine_open(&x, kept_model(), &(struct weft_engine_options){.draft = "model"}, &e), WEFT_ERROR_INPUT);
-    assert_int_equal(weft_engine_open(&x, kept_model(), &(struct weft_engine_options){.draft = "mtp", .draft_max = 9}, &e), WEFT_ERROR_INPUT);
+    assert_int_equal(weft_engine_open(&x, kept_model(), &(struct weft_engine_options){.draft = "mtp", .draft_max = 9}, &e),
+                     WEFT_ERROR_INPUT);
 }
 
 static void a_cached_prompt_drafts_too(void **state) {

@@ -23,9 +23,10 @@ size_t engine_free_bytes(const struct weft_engine *x) {
 int engine_check_fits(const struct weft_engine *x, int n_prompt, int max_tokens, struct weft_error *e) {
     size_t need = engine_request_bytes(x, n_prompt + max_tokens), all = cache_memory_bytes(x->cache);
     if (need <= all) return 0;
-    return error_set(e, WEFT_ERROR_MEMORY,
-                     "a prompt of %d tokens and an answer of up to %d need %.1f MB, the memory budget leaves %.1f MB for sequences",
-                     n_prompt, max_tokens, (double)need / 1e6, (double)all / 1e6);
+    return error_set(
+        e, WEFT_ERROR_MEMORY,
+        "a prompt of %d tokens and an answer of up to %d need %.1f MB, the memory budget leaves %.1f MB for sequences", n_prompt,
+        max_tokens, (double)need / 1e6, (double)all / 1e6);
 }
 
 int engine_reserve(struct weft_engine *x, size_t bytes) {
@@ -112,8 +113,10 @@ static int admit(struct weft_engine *x, struct weft_request *r) {
 static int refuse_if_stuck(struct weft_engine *x, struct weft_request *r) {
     struct weft_error e;
     if (x->n_running) return 0;
-    error_set(&e, WEFT_ERROR_MEMORY, "a prompt of %d tokens and an answer of up to %d need %.1f MB, sequences in use leave %.1f MB", r->n_prompt,
-              r->max_tokens, (double)engine_request_bytes(x, r->n_prompt + r->max_tokens) / 1e6, (double)engine_free_bytes(x) / 1e6);
+    error_set(&e, WEFT_ERROR_MEMORY,
+              "a prompt of %d tokens and an answer of up to %d need %.1f MB, sequences in use leave %.1f MB", r->n_prompt,
+              r->max_tokens, (double)engine_request_bytes(x, r->n_prompt + r->max_tokens) / 1e6,
+              (double)engine_free_bytes(x) / 1e6);
     request_finish(r, e.code, &e);
     return 1;
 }

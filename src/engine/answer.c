@@ -40,7 +40,8 @@ static int collect(void *arg, const struct weft_event *event) {
     return c->o->on_event ? c->o->on_event(c->o->arg, event) : 0;
 }
 
-int weft_generate(struct weft_answer *out, struct weft_engine *engine, const struct weft_request_options *o, struct weft_error *e) {
+int weft_generate(struct weft_answer *out, struct weft_engine *engine, const struct weft_request_options *o,
+                  struct weft_error *e) {
     struct collected c = {.o = o, .out = out};
     struct weft_request_options own = *o;
     own.on_event = collect, own.arg = &c;
@@ -48,16 +49,19 @@ int weft_generate(struct weft_answer *out, struct weft_engine *engine, const str
     buf_init(&c.text), buf_init(&c.reasoning);
     buf_add_text(&c.text, ""), buf_add_text(&c.reasoning, "");
     /* a step that is refused would leave the request in the queue with our pointers */
-    int code = engine->stepping || engine->open ? error_set(e, WEFT_ERROR_INPUT, "weft_generate needs the engine for itself: a step is open")
-                                                : weft_submit(NULL, engine, &own, e);
+    int code = engine->stepping || engine->open
+                   ? error_set(e, WEFT_ERROR_INPUT, "weft_generate needs the engine for itself: a step is open")
+                   : weft_submit(NULL, engine, &own, e);
     while (!code && !c.done) {
         int more = weft_engine_step(engine, e);
         if (more < 0) code = more;
     }
     out->text = buf_take(&c.text, NULL), out->reasoning = buf_take(&c.reasoning, NULL);
     if (c.tool_calls) out->tool_calls = json_dumps(c.tool_calls, JSON_COMPACT);
-    if (!code && out->result.finish == WEFT_FINISH_ERROR) code = error_set(e, out->result.error.code, "%s", out->result.error.message);
-    if (!code && (c.failed || !out->text || !out->reasoning || (c.tool_calls && !out->tool_calls))) code = error_memory(e, "the answer");
+    if (!code && out->result.finish == WEFT_FINISH_ERROR)
+        code = error_set(e, out->result.error.code, "%s", out->result.error.message);
+    if (!code && (c.failed || !out->text || !out->reasoning || (c.tool_calls && !out->tool_calls)))
+        code = error_memory(e, "the answer");
     json_decref(c.tool_calls);
     if (code) weft_answer_drop(out);
     return code;

@@ -33,7 +33,8 @@ static const int32_t *cut_positions(struct weft_engine *x, const struct weft_req
 static void fill_group(struct weft_engine *x, struct weft_request *r, const struct schedule_item *it, struct part *p,
                        struct group *g, int *positions_used) {
     int rows = sequence_rows(r->seq), in_prompt = rows < r->n_prompt;
-    *p = (struct part){.request = r, .rows_before = rows, .at_end = rows + it->n_rows == r->n_known, .logits0 = -1, .hidden0 = -1};
+    *p = (struct part){.request = r, .rows_before = rows, .logits0 = -1, .hidden0 = -1};
+    p->at_end = rows + it->n_rows == r->n_known;
     memcpy(r->known + r->n_known, r->drafts, (size_t)r->n_drafts * sizeof *r->drafts);
     *g = (struct group){.seq = r->seq, .n_rows = it->n_rows + r->n_drafts, .tokens = r->known + rows, .undo = r->n_drafts > 0,
                         .adapters = r->adapters.set};

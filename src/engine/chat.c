@@ -1,5 +1,5 @@
-/* Conversations to prompts. What a message says never becomes a special token: the tokens that the template writes are found in the
- * rendered text, those that were in a message's strings are not, because a mark was put into them before rendering and is
+/* Conversations to prompts. What a message says never becomes a special token: the tokens that the template writes are found in
+ * the rendered text, those that were in a message's strings are not, because a mark was put into them before rendering and is
  * taken out of the text between special tokens after it. */
 #include <string.h>
 
@@ -112,7 +112,9 @@ static int mark_dialogue(const struct weft_model *m, struct dialogue *d, struct 
 
 /* The prompt's text. *marked: it holds marks (asked for by a pointer that is not NULL). */
 static int render(struct weft_model *m, const struct weft_chat *chat, struct buf *out, int *marked, struct weft_error *e) {
-    if (!m->chat) return error_set(e, WEFT_ERROR_INPUT, "there is no chat template to use (%s): give text or tokens", m->chat_error.message);
+    if (!m->chat)
+        return error_set(e, WEFT_ERROR_INPUT, "there is no chat template to use (%s): give text or tokens",
+                         m->chat_error.message);
     struct dialogue d = {0};
     int code = parse_dialogue(&d, chat, e);
     if (!code && marked) *marked = any_special(m, d.messages) || any_special(m, d.tools);

@@ -21,13 +21,14 @@ enum {
     TRIED_ENOUGH = 2, FIRST_LENGTH = 2,   /* drafts of a new request are short until so many were judged */
     STRETCH_EVERY = 12,
 };
-/* Below this chance the first draft never pays: it costs a row and a run of the drafter, a seventh of a step at the very least. */
+/* Below this chance the first draft never pays: it costs a row and a run of the drafter, a seventh of a step at the least. */
 static const double HOPELESS = 0.2;
 
 /* step_ms[n]: a step of n rows of decoding requests and nothing else. */
 struct draft_control {
     double step_ms[MOST_ROWS + 1];
-    long steps, seen_at[MOST_ROWS + 1], plain_at[MOST_ROWS + 1]; /* steps so far; the last one of so many rows, and without drafts */
+    long steps;                       /* so far */
+    long seen_at[MOST_ROWS + 1], plain_at[MOST_ROWS + 1]; /* the last one of so many rows, and the last without drafts */
     int n_plain[MOST_ROWS + 1], turns;
     double draft_ms;                  /* of one draft token of one request */
     double kept[WEFT_DRAFT_MAX];      /* over all requests: where a new one begins */
@@ -189,6 +190,7 @@ void draft_clock(struct weft_engine *x, int rows, int n_drafts, double ms) {
     if (n_drafts == 0) c->plain_at[rows] = c->steps, c->n_plain[rows]++;
 }
 
-void engine_set_draft_hook(struct weft_engine *x, void (*hook)(void *arg, struct weft_request *r, int32_t *drafts, int n), void *arg) {
+void engine_set_draft_hook(struct weft_engine *x, void (*hook)(void *arg, struct weft_request *r, int32_t *drafts, int n),
+                           void *arg) {
     x->draft_hook = hook, x->draft_hook_arg = arg;
 }

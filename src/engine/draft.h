@@ -45,5 +45,6 @@ void draft_clock(struct weft_engine *x, int rows, int n_drafts, double ms);
 int draft_spare_rows(const struct weft_engine *x);
 
 /* Tests: called with each draft before it is used, and may change it. */
-void engine_set_draft_hook(struct weft_engine *x, void (*hook)(void *arg, struct weft_request *r, int32_t *drafts, int n), void *arg);
+void engine_set_draft_hook(struct weft_engine *x, void (*hook)(void *arg, struct weft_request *r, int32_t *drafts, int n),
+                           void *arg);
 #endif

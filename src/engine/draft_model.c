@@ -35,7 +35,8 @@ static int second_open(struct weft_engine *x, struct weft_error *e) {
     struct model *model = x->o.draft_model->model;
     int vocab = model_config(model)->vocab;
     if (vocab != x->vocab)
-        return error_set(e, WEFT_ERROR_INPUT, "%s: the draft model has %d tokens, the model %d", x->o.draft_model->folder, vocab, x->vocab);
+        return error_set(e, WEFT_ERROR_INPUT, "%s: the draft model has %d tokens, the model %d", x->o.draft_model->folder, vocab,
+                         x->vocab);
     struct second *d = x->drafter_data = mem_new(1, sizeof *d);
     if (!d) return error_memory(e, "the drafter");
     const struct model_options *limits = model_limits(model);

@@ -87,8 +87,8 @@ static void begin_batch(struct mtp *m) {
     m->n_positions = 0;
 }
 
-/* Rows first..first + n - 1 with the hidden rows `hidden` and the tokens that follow them. Positions are given: rows may be missing
- * before them. */
+/* Rows first..first + n - 1 with the hidden rows `hidden` and the tokens that follow them. Positions are given: rows may be
+ * missing before them. */
 static struct group *add_group(struct weft_engine *x, struct weft_request *r, int first, int n, const int32_t *tokens,
                                const float *hidden) {
     struct mtp *m = x->drafter_data;
@@ -165,7 +165,8 @@ static int mtp_settle(struct weft_engine *x, struct weft_error *e) {
         else if (r->started_answer && run_end == end) run_end = end - 1; /* what the next draft begins with */
         int first = first_text_row(r, c->first, run_end);
         if (run_end > first)
-            add_group(x, r, first, run_end - first, r->known + first + 1, hidden + (size_t)(first - c->first) * (size_t)x->hidden);
+            add_group(x, r, first, run_end - first, r->known + first + 1,
+                      hidden + (size_t)(first - c->first) * (size_t)x->hidden);
         if (end > run_end) hold(x, h, run_end, end - run_end, hidden + (size_t)(run_end - c->first) * (size_t)x->hidden);
     }
     m->n_chunks = m->n_seen = 0;
@@ -176,13 +177,19 @@ static int mtp_settle(struct weft_engine *x, struct weft_error *e) {
 
 static void want_guess(struct group *g) { g->n_logits = 1, g->want_hidden = 1; }
 
-/* The head's guess from its logits: what would be drawn if they were the main model's, so that a drawn token is guessed as well as
- * the likeliest one. */
+/* The head's guess from its logits: what would be drawn if they were the main model's, so that a drawn token is guessed as well
+ * as the likeliest one. */
 static int guess(struct weft_engine *x, struct weft_request *r, int depth, const float *logits, struct weft_error *e) {
     int n = r->n_known;
     memcpy(r->known + n, r->drafts, (size_t)depth * sizeof *r->drafts);
-    struct sampler_input in = {.logits = logits, .o = &r->o.sampling, .context = r->known, .n_context = n + depth,
-                               .position = (uint64_t)(n + depth), .keep = x->keep_tokens, .n_keep = x->n_keep_tokens, .n_top = -1};
+    struct sampler_input in = {.logits = logits,
+                               .o = &r->o.sampling,
+                               .context = r->known,
+                               .n_context = n + depth,
+                               .position = (uint64_t)(n + depth),
+                               .keep = x->keep_tokens,
+                               .n_keep = x->n_keep_tokens,
+                               .n_top = -1};
     struct sampler_output drawn;
     int code = sampler_pick(x->sampler, &in, &drawn, e);
     if (!code) r->drafts[depth] = drawn.token;

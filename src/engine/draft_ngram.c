@@ -20,7 +20,8 @@ static int look_up(struct weft_request *r) {
         if (length > best) best = length, best_at = at;
     }
     if (best < SHORTEST) return 0;
-    while (found < wanted && best_at + found < n && known[best_at + found] >= 0) r->drafts[found] = known[best_at + found], found++;
+    while (found < wanted && best_at + found < n && known[best_at + found] >= 0)
+        r->drafts[found] = known[best_at + found], found++;
     return found;
 }
 

@@ -76,8 +76,8 @@ static int open_cache(struct weft_engine *x, struct weft_error *e) {
     if (!code) code = read_schemes(x, &shape, schemes, &any, e);
     size_t fixed = bytes.packed + bytes.mapped + bytes.workspace, memory = x->o.memory_bytes;
     if (!code && memory && memory <= fixed)
-        code = error_set(e, WEFT_ERROR_MEMORY, "weights and workspace take %.1f MB, the memory budget is %.1f MB", (double)fixed / 1e6,
-                         (double)memory / 1e6);
+        code = error_set(e, WEFT_ERROR_MEMORY, "weights and workspace take %.1f MB, the memory budget is %.1f MB",
+                         (double)fixed / 1e6, (double)memory / 1e6);
     size_t budget = memory ? memory - fixed : memory_free_bytes() / 5 * 4;
     if (x->o.draft_model) budget -= budget / 5; /* the drafter's own sequences */
     struct cache_options options = {

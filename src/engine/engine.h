@@ -1,5 +1,5 @@
-/* Inside of the public handles, for engine/ and the commands that look deeper than weft.h. One batch of an engine is open at a time,
- * whoever steps; what runs has its worst case reserved (admit.c), so that the cache cannot refuse it. */
+/* Inside of the public handles, for engine/ and the commands that look deeper than weft.h. One batch of an engine is open at a
+ * time, whoever steps; what runs has its worst case reserved (admit.c), so that the cache cannot refuse it. */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 #include "model/model.h"

@@ -27,7 +27,8 @@ static void add_ends(struct weft_model *m, const int *ends, int n) {
 static int32_t newline_token(const struct weft_model *m) {
     struct token_list list = {0};
     int32_t id = -1;
-    if (m->tokenizer && !tokenizer_encode(m->tokenizer, "\n", 1, TOKENIZER_ADDED_NONE, &list, NULL) && list.n == 1) id = list.ids[0];
+    if (m->tokenizer && !tokenizer_encode(m->tokenizer, "\n", 1, TOKENIZER_ADDED_NONE, &list, NULL) && list.n == 1)
+        id = list.ids[0];
     token_list_drop(&list);
     return id;
 }
@@ -61,7 +62,8 @@ static int open_text(struct weft_model *m, struct weft_error *e) {
         mem_free(path);
         if (!code) code = find_specials(m, e);
     }
-    /* a folder without a template, or with one that does not compile, still takes raw text: the sentence comes with the first chat */
+    /* a folder without a template, or with one that does not compile, still takes raw text: the sentence comes with the first
+     * chat */
     if (!code) template_open(&m->chat, m->folder, &m->chat_error);
     return code;
 }
@@ -71,11 +73,19 @@ int weft_model_open(struct weft_model **out, const char *path, const struct weft
     if (!o) o = &none;
     struct weft_model *m = mem_new(1, sizeof *m);
     if (!m) return error_memory(e, "the model");
-    struct model_options options = {
-        .backend = o->device, .isa = o->isa, .precision = o->precision == WEFT_PRECISION_HIGH ? PRECISION_HIGH : PRECISION_DEFAULT,
-        .n_threads = o->threads, .max_rows = o->step_rows, .max_groups = o->parallel, .max_logits = o->step_logits,
-        .max_context = o->context, .without_mtp = o->without_mtp, .norms = (enum norm_override)o->norms,
-        .mtp_norms = (enum norm_override)o->mtp_norms, .progress = o->progress, .progress_arg = o->progress_arg};
+    struct model_options options = {.backend = o->device,
+                                    .isa = o->isa,
+                                    .precision = o->precision == WEFT_PRECISION_HIGH ? PRECISION_HIGH : PRECISION_DEFAULT,
+                                    .n_threads = o->threads,
+                                    .max_rows = o->step_rows,
+                                    .max_groups = o->parallel,
+                                    .max_logits = o->step_logits,
+                                    .max_context = o->context,
+                                    .without_mtp = o->without_mtp,
+                                    .norms = (enum norm_override)o->norms,
+                                    .mtp_norms = (enum norm_override)o->mtp_norms,
+                                    .progress = o->progress,
+                                    .progress_arg = o->progress_arg};
     int code = checkpoint_find(&m->folder, path, o->hub_cache, e);
     if (!code) code = model_open(&m->model, m->folder, &options, e);
     if (!code) code = open_text(m, e);

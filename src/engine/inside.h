@@ -150,11 +150,11 @@ int request_new(struct weft_request **out, struct weft_engine *x, const struct w
 struct score_input;
 /* A sequence that goes on from in->session, with in's adapters and room for its tokens. */
 int engine_resume_sequence(struct weft_sequence **out, struct weft_engine *x, const struct score_input *in, struct weft_error *e);
-int engine_load_sequence(struct weft_engine *x, struct sequence **out, const char *path, uint64_t adapter_hash, const char *adapters,
-                         struct weft_error *e);
+int engine_load_sequence(struct weft_engine *x, struct sequence **out, const char *path, uint64_t adapter_hash,
+                         const char *adapters, struct weft_error *e);
 int engine_save_sequence(struct weft_engine *x, struct sequence *s, const char *path, const char *adapters, struct weft_error *e);
-/* Before a waiting request runs: its sequence from the session file; known tokens then begin with the session's. No sequence and no
- * error: there is no room for it yet. */
+/* Before a waiting request runs: its sequence from the session file; known tokens then begin with the session's. No sequence and
+ * no error: there is no room for it yet. */
 int request_load_session(struct weft_request *r, struct weft_error *e);
 int request_save_session(struct weft_request *r, struct weft_error *e);
 

@@ -23,7 +23,8 @@ static size_t read_number(const char *path, const char *key, size_t missing) {
 size_t memory_free_bytes(void) {
     size_t kib = read_number("/proc/meminfo", "MemAvailable:", (size_t)1 << 20);
     size_t free_bytes = kib * 1024;
-    size_t limit = read_number("/sys/fs/cgroup/memory.max", "", SIZE_MAX), used = read_number("/sys/fs/cgroup/memory.current", "", 0);
+    size_t limit = read_number("/sys/fs/cgroup/memory.max", "", SIZE_MAX),
+           used = read_number("/sys/fs/cgroup/memory.current", "", 0);
     if (limit != SIZE_MAX) {
         /* file pages count as used there but can be had back */
         size_t file = read_number("/sys/fs/cgroup/memory.stat", "file ", 0);

@@ -1,5 +1,5 @@
-/* Random numbers that are a function of (seed, position, purpose) alone: Philox4x32-10 of Salmon, Moraes, Dror and Shaw (2011). So
- * a token's number does not depend on how many were drawn before it, by whom, or in which step. docs/sampling.md */
+/* Random numbers that are a function of (seed, position, purpose) alone: Philox4x32-10 of Salmon, Moraes, Dror and Shaw (2011).
+ * So a token's number does not depend on how many were drawn before it, by whom, or in which step. docs/sampling.md */
 #ifndef ENGINE_RANDOM_H
 #define ENGINE_RANDOM_H
 #include <stdint.h>

@@ -26,7 +26,9 @@ static int send_call(struct reply *r, const char *bytes, size_t n) {
     const json_t *function = json_object_get(call, "function");
     char id[16];
     snprintf(id, sizeof id, "call_%d", r->n_calls++);
-    struct weft_event event = {.kind = WEFT_EVENT_TOOL_CALL, .id = id, .name = json_string_value(json_object_get(function, "name")),
+    struct weft_event event = {.kind = WEFT_EVENT_TOOL_CALL,
+                               .id = id,
+                               .name = json_string_value(json_object_get(function, "name")),
                                .arguments = json_string_value(json_object_get(function, "arguments"))};
     CHECK(event.name && event.arguments);
     int code = r->fn(r->arg, &event);
@@ -50,7 +52,8 @@ int reply_new(struct reply **out, const struct reply_options *o, struct weft_err
     int code = 0;
     struct output_options options = {.plain = o->raw || !o->model->chat, .stops = o->stop, .n_stops = (size_t)o->n_stop,
                                      .on_event = take_piece, .arg = r};
-    if (o->model->tokenizer && !options.plain) code = tokenizer_decode(o->model->tokenizer, o->prompt, (size_t)o->n_prompt, 0, &prompt, e);
+    if (o->model->tokenizer && !options.plain)
+        code = tokenizer_decode(o->model->tokenizer, o->prompt, (size_t)o->n_prompt, 0, &prompt, e);
     if (!code && o->tools) code = json_parse(&r->tools, o->tools, strlen(o->tools), "tools", e);
     options.prompt = prompt.data, options.n_prompt = prompt.n;
     options.tools = r->tools && json_is_array(r->tools) ? r->tools : NULL;

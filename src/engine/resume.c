@@ -17,8 +17,8 @@ static struct mlx_layout layout_of(const struct weft_engine *x) {
     return (struct mlx_layout){x->is_attention, model_config(x->model)->n_layers, x->handle->folder};
 }
 
-int engine_load_sequence(struct weft_engine *x, struct sequence **out, const char *path, uint64_t adapter_hash, const char *adapters,
-                         struct weft_error *e) {
+int engine_load_sequence(struct weft_engine *x, struct sequence **out, const char *path, uint64_t adapter_hash,
+                         const char *adapters, struct weft_error *e) {
     if (session_is_mlx(path)) {
         struct mlx_layout layout = layout_of(x);
         int n_tokens;
@@ -28,7 +28,8 @@ int engine_load_sequence(struct weft_engine *x, struct sequence **out, const cha
     return session_load(out, x->cache, path, &id, adapter_hash, e);
 }
 
-int engine_save_sequence(struct weft_engine *x, struct sequence *s, const char *path, const char *adapters, struct weft_error *e) {
+int engine_save_sequence(struct weft_engine *x, struct sequence *s, const char *path, const char *adapters,
+                         struct weft_error *e) {
     if (session_is_mlx(path)) {
         struct mlx_layout layout = layout_of(x);
         return session_save_mlx(s, path, &layout, e);
@@ -44,7 +45,8 @@ static int join_tokens(struct weft_request *r, struct weft_error *e) {
     if (whole) {
         for (int i = 0; i < rows; i++)
             if (i >= given || r->known[i] != old[i])
-                return error_set(e, WEFT_ERROR_INPUT, "%s: the conversation does not begin with the session's %d tokens (they differ at %d)",
+                return error_set(e, WEFT_ERROR_INPUT,
+                                 "%s: the conversation does not begin with the session's %d tokens (they differ at %d)",
                                  r->o.session, rows, i);
         return 0;
     }
@@ -79,7 +81,8 @@ int request_load_session(struct weft_request *r, struct weft_error *e) {
     r->n_cached = sequence_rows(r->seq);
     if ((code = join_tokens(r, e))) return code;
     if (r->n_prompt == r->n_cached && !sequence_hidden(r->seq))
-        return error_set(e, WEFT_ERROR_INPUT, "%s: with this session the prompt must bring at least one token more", r->o.session);
+        return error_set(e, WEFT_ERROR_INPUT, "%s: with this session the prompt must bring at least one token more",
+                         r->o.session);
     if ((code = engine_check_fits(x, r->n_prompt, r->max_tokens, e))) return code;
     size_t bytes = engine_request_bytes(x, r->n_prompt + r->max_tokens);
     if (engine_reserve(x, bytes)) {

@@ -113,7 +113,8 @@ int score_run(struct weft_engine *x, const struct score_input *in, score_fn *fn,
 
 /* ---- the MTP head ---- */
 
-/* Rows [row0, row0 + n) of the head as a group, with the main rows' (or the head's own) hidden rows; `positions` [3 * n] is scratch. */
+/* Rows [row0, row0 + n) of the head as a group, with the main rows' (or the head's own) hidden rows; `positions` [3 * n] is
+ * scratch. */
 static struct weft_group mtp_group(const struct score_input *in, struct weft_sequence *s, int row0, int n, const float *hidden,
                                    const int32_t *tokens, int32_t *positions) {
     int axes = in->positions ? in->n_axes : 1;
@@ -123,7 +124,8 @@ static struct weft_group mtp_group(const struct score_input *in, struct weft_seq
             const int32_t *axis = in->positions + (size_t)a * (size_t)in->n_tokens;
             positions[a * n + i] = !in->positions ? row : beyond <= 0 ? axis[row] : axis[in->n_tokens - 1] + beyond;
         }
-    return (struct weft_group){.sequence = s, .n_rows = n, .tokens = tokens, .positions = positions, .n_axes = axes, .hidden_in = hidden};
+    return (struct weft_group){
+        .sequence = s, .n_rows = n, .tokens = tokens, .positions = positions, .n_axes = axes, .hidden_in = hidden};
 }
 
 static const struct weft_step_options mtp_step = {.mtp = 1};
@@ -215,10 +217,12 @@ struct agreement {
 static int take_rows(void *arg, const struct score_rows *rows, struct weft_error *e) {
     struct agreement *a = arg;
     size_t hidden = (size_t)a->x->hidden, vocab = (size_t)a->x->vocab;
-    if (rows->hidden) memcpy(a->rows + (size_t)rows->row0 * hidden, rows->hidden, (size_t)rows->n_rows * hidden * sizeof *a->rows);
+    if (rows->hidden)
+        memcpy(a->rows + (size_t)rows->row0 * hidden, rows->hidden, (size_t)rows->n_rows * hidden * sizeof *a->rows);
     for (int i = 0; rows->logits && i < rows->n_rows; i++) {
         a->best[rows->row0 + i] = sampler_argmax(rows->logits + (size_t)i * vocab, a->x->vocab);
-        if (a->best[rows->row0 + i] < 0) return error_set(e, WEFT_ERROR_NUMERIC, "the logits of row %d are not finite", rows->row0 + i);
+        if (a->best[rows->row0 + i] < 0)
+            return error_set(e, WEFT_ERROR_NUMERIC, "the logits of row %d are not finite", rows->row0 + i);
     }
     return 0;
 }
@@ -247,7 +251,8 @@ static int lead_in(struct agreement *a, struct lane *l, struct weft_error *e) {
     int code = 0, max = a->x->limits.max_rows;
     for (int row = 0, n; row < l->t && !code; row += n) {
         n = l->t - row < max ? l->t - row : max;
-        struct weft_group g = mtp_group(a->in, l->s, row, n, a->rows + (size_t)row * (size_t)a->x->hidden, a->in->tokens + row + 1, a->positions);
+        struct weft_group g =
+            mtp_group(a->in, l->s, row, n, a->rows + (size_t)row * (size_t)a->x->hidden, a->in->tokens + row + 1, a->positions);
         code = weft_step(a->x, &g, 1, &mtp_step, e);
     }
     return code;
@@ -312,7 +317,8 @@ static int run_lanes(struct agreement *a, struct weft_error *e) {
 
 int score_mtp_agreement(struct weft_engine *x, const struct score_input *in, int depth, struct score_agreement *out,
                         struct weft_error *e) {
-    if (depth < 1 || depth > WEFT_DRAFT_MAX) return error_set(e, WEFT_ERROR_INPUT, "%d drafts, 1 to %d are possible", depth, WEFT_DRAFT_MAX);
+    if (depth < 1 || depth > WEFT_DRAFT_MAX)
+        return error_set(e, WEFT_ERROR_INPUT, "%d drafts, 1 to %d are possible", depth, WEFT_DRAFT_MAX);
     if (!model_has_mtp(x->model)) return error_set(e, WEFT_ERROR_INPUT, "%s has no MTP head", x->handle->folder);
     size_t n = in->n_tokens > 0 ? (size_t)in->n_tokens : 1;
     struct agreement a = {.x = x, .in = in, .depth = depth, .out = out};

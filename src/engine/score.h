@@ -12,7 +12,7 @@ struct score_input {
     const int *taps; int n_taps;           /* layers, ascending */
     const struct weft_adapter_use *adapters; int n_adapters;
     int first_row;                         /* score_mtp_agreement: rows before this one do not count */
-    const char *session, *session_save;    /* score_run: files. The rows go behind those of the first; the second is written at the end */
+    const char *session, *session_save; /* score_run: files. The rows go behind those of the first; the second is written last */
 };
 
 /* Rows [row0, row0 + n_rows) of the input, valid during the call. */
@@ -38,7 +38,9 @@ double score_logsumexp(const float *logits, int n);
 
 /* How often draft d (index d - 1) equals the main model's choice at its place; kept: only rows whose drafts 1..d-1 equal the
  * text. Counts are added to. */
-struct score_agreement { int64_t rows[WEFT_DRAFT_MAX], agree[WEFT_DRAFT_MAX], kept_rows[WEFT_DRAFT_MAX], kept_agree[WEFT_DRAFT_MAX]; };
+struct score_agreement {
+    int64_t rows[WEFT_DRAFT_MAX], agree[WEFT_DRAFT_MAX], kept_rows[WEFT_DRAFT_MAX], kept_agree[WEFT_DRAFT_MAX];
+};
 /* Chains of `depth` drafts from every row: depth 1 teacher-forced, deeper ones from the head's own rows (position t + d - 1,
  * attending to the teacher-forced rows 0..t and the chain's own). */
 int score_mtp_agreement(struct weft_engine *engine, const struct score_input *in, int depth, struct score_agreement *out,

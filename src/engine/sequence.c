@@ -8,7 +8,8 @@
 
 static int set_aside(struct weft_engine *x, int max_rows, size_t *bytes, struct weft_error *e) {
     if (max_rows < 1 || max_rows > x->context)
-        return error_set(e, WEFT_ERROR_INPUT, "a sequence of %d rows was asked for, the context holds 1 to %d", max_rows, x->context);
+        return error_set(e, WEFT_ERROR_INPUT, "a sequence of %d rows was asked for, the context holds 1 to %d", max_rows,
+                         x->context);
     *bytes = engine_sequence_bytes(x, max_rows);
     if (engine_reserve(x, *bytes)) return 0;
     return error_set(e, WEFT_ERROR_MEMORY, "a sequence of %d rows needs %.1f MB, %.1f MB of the memory budget are free", max_rows,
@@ -28,7 +29,8 @@ static int new_handle(struct weft_sequence **out, struct weft_engine *x, int max
 /* Frees s on failure; else hands it out, with room for its rows. */
 static int finish_handle(struct weft_sequence **out, struct weft_sequence *s, int code, struct weft_error *e) {
     if (!code && s->seq && sequence_rows(s->seq) > s->max_rows)
-        code = error_set(e, WEFT_ERROR_INPUT, "the sequence has %d rows, room was asked for %d", sequence_rows(s->seq), s->max_rows);
+        code =
+            error_set(e, WEFT_ERROR_INPUT, "the sequence has %d rows, room was asked for %d", sequence_rows(s->seq), s->max_rows);
     if (!code) code = sequence_reserve(s->seq, s->max_rows, e);
     if (code) weft_sequence_free(s);
     else *out = s;
@@ -66,13 +68,15 @@ int weft_sequence_save(struct weft_sequence *s, const char *path, struct weft_er
     return engine_save_sequence(s->engine, s->seq, path, s->adapters.names, e);
 }
 
-int weft_sequence_restore(struct weft_sequence **out, struct weft_engine *x, const char *path, int max_rows, struct weft_error *e) {
+int weft_sequence_restore(struct weft_sequence **out, struct weft_engine *x, const char *path, int max_rows,
+                          struct weft_error *e) {
     struct weft_sequence *s = NULL;
     int code = new_handle(&s, x, max_rows, e);
     return code ? code : finish_handle(out, s, engine_load_sequence(x, &s->seq, path, 0, "", e), e);
 }
 
-int engine_resume_sequence(struct weft_sequence **out, struct weft_engine *x, const struct score_input *in, struct weft_error *e) {
+int engine_resume_sequence(struct weft_sequence **out, struct weft_engine *x, const struct score_input *in,
+                           struct weft_error *e) {
     struct adapter_choice choice;
     struct sequence *seq = NULL;
     struct weft_sequence *s = NULL;
@@ -109,11 +113,13 @@ static int check_group(const struct weft_engine *x, const struct weft_group *g, 
         return error_set(e, WEFT_ERROR_INPUT, "group %d: logits of %d rows, it has %d", g_number, g->n_logits, g->n_rows);
     if (g->positions && g->n_axes != 1 && g->n_axes != 3)
         return error_set(e, WEFT_ERROR_INPUT, "group %d: positions have %d axes, 1 or 3 are possible", g_number, g->n_axes);
-    if (mtp && !g->hidden_in) return error_set(e, WEFT_ERROR_INPUT, "group %d: a step of the MTP head needs hidden rows", g_number);
+    if (mtp && !g->hidden_in)
+        return error_set(e, WEFT_ERROR_INPUT, "group %d: a step of the MTP head needs hidden rows", g_number);
     for (int i = 0; i < g->n_rows; i++)
         if (g->tokens[i] >= x->vocab || (g->tokens[i] < 0 && (mtp || !g->embeddings || -1 - g->tokens[i] >= g->n_embeddings)))
-            return error_set(e, WEFT_ERROR_INPUT, "group %d: token %d is %d; the vocabulary has %d and there are %d embedding rows", g_number,
-                             i, (int)g->tokens[i], x->vocab, g->n_embeddings);
+            return error_set(e, WEFT_ERROR_INPUT,
+                             "group %d: token %d is %d; the vocabulary has %d and there are %d embedding rows", g_number, i,
+                             (int)g->tokens[i], x->vocab, g->n_embeddings);
     return 0;
 }
 
@@ -163,7 +169,8 @@ static void hand_out(struct weft_engine *x, struct weft_group *groups, int n_gro
     }
 }
 
-int weft_step(struct weft_engine *x, struct weft_group *groups, int n_groups, const struct weft_step_options *o, struct weft_error *e) {
+int weft_step(struct weft_engine *x, struct weft_group *groups, int n_groups, const struct weft_step_options *o,
+              struct weft_error *e) {
     static const struct weft_step_options none;
     if (!o) o = &none;
     int code = check_step(x, groups, n_groups, o, e), undo = 0;
@@ -171,9 +178,17 @@ int weft_step(struct weft_engine *x, struct weft_group *groups, int n_groups, co
     for (int i = 0; i < n_groups; i++) {
         const struct weft_group *g = &groups[i];
         undo |= g->undo;
-        x->groups[i] = (struct group){.seq = g->sequence->seq, .n_rows = g->n_rows, .tokens = g->tokens, .embeddings = g->embeddings,
-                                      .positions = g->positions, .n_axes = g->n_axes, .n_logits = g->n_logits, .undo = g->undo,
-                                      .want_hidden = g->want_hidden, .want_taps = g->want_taps, .hidden_in = g->hidden_in,
+        x->groups[i] = (struct group){.seq = g->sequence->seq,
+                                      .n_rows = g->n_rows,
+                                      .tokens = g->tokens,
+                                      .embeddings = g->embeddings,
+                                      .positions = g->positions,
+                                      .n_axes = g->n_axes,
+                                      .n_logits = g->n_logits,
+                                      .undo = g->undo,
+                                      .want_hidden = g->want_hidden,
+                                      .want_taps = g->want_taps,
+                                      .hidden_in = g->hidden_in,
                                       .adapters = g->sequence->adapters.set};
     }
     x->batch = (struct batch){.groups = x->groups, .n_groups = n_groups, .mtp = o->mtp, .taps = o->taps, .n_taps = o->n_taps};
@@ -205,12 +220,19 @@ int weft_head(struct weft_engine *x, const float *hidden, int n, float *out, str
     return model_head(x->model, NULL, hidden, n, out, e);
 }
 
-int weft_sample(struct weft_sequence *s, const float *logits, const struct weft_sampling *o, int32_t *token, struct weft_error *e) {
+int weft_sample(struct weft_sequence *s, const float *logits, const struct weft_sampling *o, int32_t *token,
+                struct weft_error *e) {
     struct weft_engine *x = s->engine;
     int rows = sequence_rows(s->seq), code = sampling_check(o, x->vocab, e);
     if (code) return code;
-    struct sampler_input in = {.logits = logits, .o = o, .context = sequence_tokens(s->seq), .n_context = rows, .position = (uint64_t)rows,
-                               .keep = x->keep_tokens, .n_keep = x->n_keep_tokens, .n_top = -1};
+    struct sampler_input in = {.logits = logits,
+                               .o = o,
+                               .context = sequence_tokens(s->seq),
+                               .n_context = rows,
+                               .position = (uint64_t)rows,
+                               .keep = x->keep_tokens,
+                               .n_keep = x->n_keep_tokens,
+                               .n_top = -1};
     struct sampler_output drawn;
     code = sampler_pick(x->sampler, &in, &drawn, e);
     if (!code) *token = drawn.token;

@@ -47,7 +47,8 @@ static int copy_options(struct weft_request *r, struct weft_error *e) {
 }
 
 static int check_options(const struct weft_engine *x, const struct weft_request_options *o, struct weft_error *e) {
-    if (o->logprobs > MOST_LOGPROBS) return error_set(e, WEFT_ERROR_INPUT, "logprobs is %d, at most %d", o->logprobs, MOST_LOGPROBS);
+    if (o->logprobs > MOST_LOGPROBS)
+        return error_set(e, WEFT_ERROR_INPUT, "logprobs is %d, at most %d", o->logprobs, MOST_LOGPROBS);
     if (o->n_stop < 0 || o->n_stop > MOST_STOPS)
         return error_set(e, WEFT_ERROR_INPUT, "%d stop texts, at most %d", o->n_stop, MOST_STOPS);
     for (int i = 0; i < o->n_stop; i++)
@@ -62,7 +63,8 @@ static int check_options(const struct weft_engine *x, const struct weft_request_
     return sampling_check(&o->sampling, x->vocab, e);
 }
 
-static int take_prompt(struct weft_request *r, const struct weft_request_options *o, int32_t **ids, size_t *n, struct weft_error *e) {
+static int take_prompt(struct weft_request *r, const struct weft_request_options *o, int32_t **ids, size_t *n,
+                       struct weft_error *e) {
     struct weft_model *m = r->engine->handle;
     *ids = NULL, *n = 0;
     if (o->chat.messages) return weft_render_tokens(m, &o->chat, ids, n, e);
@@ -89,8 +91,9 @@ static int check_tokens(struct weft_request *r, struct weft_error *e) {
     for (int i = 0; i < r->n_prompt; i++) {
         int32_t t = r->known[i];
         if (t >= x->vocab || (t < 0 && -1 - t >= r->o.n_embeddings))
-            return error_set(e, WEFT_ERROR_INPUT, "token %d of the prompt is %d; the vocabulary has %d and there are %d embedding rows", i,
-                             (int)t, x->vocab, r->o.n_embeddings);
+            return error_set(e, WEFT_ERROR_INPUT,
+                             "token %d of the prompt is %d; the vocabulary has %d and there are %d embedding rows", i, (int)t,
+                             x->vocab, r->o.n_embeddings);
         if (t >= 0) continue;
         if (!keys && !(keys = arena_new(&r->arena, (size_t)r->n_prompt, sizeof *keys))) return error_memory(e, "the request");
         keys[i] = hash_row(r->o.embeddings + (size_t)(-1 - t) * (size_t)x->hidden, x->hidden);
@@ -129,7 +132,8 @@ static int fill(struct weft_request *r, const struct weft_request_options *o, st
     if (!code) code = take_prompt(r, o, &ids, &n, e);
     if (code) return code;
     r->known = ids;
-    if (n > INT32_MAX / 4) return error_set(e, WEFT_ERROR_INPUT, "the prompt has %zu tokens, the context holds %d", n, x->context);
+    if (n > INT32_MAX / 4)
+        return error_set(e, WEFT_ERROR_INPUT, "the prompt has %zu tokens, the context holds %d", n, x->context);
     r->n_known = r->n_prompt = (int)n;
     if ((code = copy_options(r, e)) || (code = check_tokens(r, e)) || (code = size_request(r, e))) return code;
     r->room = r->n_prompt + r->max_tokens;
