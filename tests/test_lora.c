@@ -250,8 +250,89 @@ static void experts_have_adapters_of_their_own(void **state) {
     double error = relative_error(x, want, (size_t)(N * r.vocab)), change = relative_error(plain, want, (size_t)(N * r.vocab));
     printf("  experts: error %.1e, change %.2f\n", error, change);
     assert_true(error < 2e-5 && change > 0.05);
+    /* rows without it stand before and behind, among the slots of the same experts */
+    struct group g[3];
+    for (int i = 0; i < 3; i++)
+        g[i] = (struct group){.seq = runner_sequence(&r), .n_rows = N, .tokens = tokens, .n_logits = N,
+                              .adapters = i == 1 ? s : NULL};
+    struct batch b = {.groups = g, .n_groups = 3};
+    runner_step(&r, &b);
+    for (int i = 0; i < 3; i++) {
+        assert_memory_equal(b.logits + i * N * r.vocab, i == 1 ? x : plain, (size_t)(N * r.vocab) * sizeof *x);
+        sequence_free(g[i].seq);
+    }
     mem_free(x), mem_free(plain), mem_free(want), toy_drop(&base), toy_drop(&merged), toy_drop(&adapter);
     adapter_set_drop(s), model_adapter_close(r.model, a), adapter_sets_drop(&sets);
+    runner_close(&r);
+}
+
+/* MLX keeps gains with the 1 in them, and a tied head is the embedding. */
+static void a_full_fine_tune_is_bitwise_a_model_that_holds_it(void **state) {
+    (void)state;
+    struct toy base, other, adapter = {.seed = 23, .config = "{\"fine_tune_type\":\"full\",\"lora_parameters\":null}"};
+    toy_base(&base, 1, 0);
+    toy_copy(&other, &base);
+    static const struct { const char *name; int64_t a, b, c; } all[] = {
+        {"model.embed_tokens.weight", 32, 64, 0}, {"model.layers.1.self_attn.q_proj.weight", 128, 64, 0},
+        {"model.layers.0.linear_attn.conv1d.weight", 128, 4, 1}, {"model.layers.0.linear_attn.A_log", 2, 0, 0},
+        {"model.layers.0.input_layernorm.weight", 64, 0, 0}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char name[256];
+        snprintf(name, sizeof name, "language_model.%s", all[i].name);
+        struct toy_tensor *x = toy_add(&adapter, name, 0.3f, all[i].a, all[i].b, all[i].c), *to = toy_find(&other, all[i].name);
+        int gain = strstr(name, "layernorm") != NULL;
+        for (int64_t k = 0; k < toy_count(x); k++) {
+            float v = floorf(x->data[k] * 256) / 256; /* so that 1 + v is exact */
+            to->data[k] = v, x->data[k] = gain ? 1 + v : v;
+        }
+    }
+    struct runner r;
+    struct adapter_sets sets;
+    runner_open(&r, toy_write(&base, "base", "model.safetensors", "config.json"), NULL, PRECISION_DEFAULT, 1);
+    adapter_sets_init(&sets);
+    struct adapter *a = lora_open(&r, toy_write(&adapter, "full", "adapters.safetensors", "adapter_config.json"));
+    struct adapter_set *s = lora_set(&sets, &(struct adapter_use){a, 1}, 1);
+    float *x = lora_logits(&r, s, &prompt), *want = logits_of_toy(&other, NULL);
+    assert_memory_equal(x, want, (size_t)(N * r.vocab) * sizeof *x);
+    mem_free(x), mem_free(want), toy_drop(&base), toy_drop(&other), toy_drop(&adapter);
+    adapter_set_drop(s), model_adapter_close(r.model, a), adapter_sets_drop(&sets);
+    runner_close(&r);
+}
+
+/* Scales that are not the config's plain one: the same tensors, read as another recipe says. */
+static void patterns_and_a_trainers_record_give_the_scale(void **state) {
+    (void)state;
+    static const struct { int recipe; double scale; const char *config, *record; } all[] = {
+        {1, 5,
+         "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":6,\"alpha_pattern\":{\"nothing\":1,"
+         "\"layers\\\\.[01]\\\\.(mlp|self_attn)\\\\.[a-z]+_proj\":20,"
+         "\"linear_attn.(in_proj_[a-z]+|out_proj)\":20,\"out_proj\":7}}",
+         NULL},
+        {3, 0.5, "{\"lora_parameters\":{\"rank\":5,\"scale\":20.0}}", "{\"lora_parameters\":{\"scale\":0.5,\"rs_lora\":true}}"}};
+    struct toy base, adapter, merged;
+    struct runner r;
+    struct adapter_sets sets;
+    toy_base(&base, 0, 0);
+    runner_open(&r, toy_write(&base, "base", "model.safetensors", "config.json"), NULL, PRECISION_DEFAULT, 1);
+    adapter_sets_init(&sets);
+    for (int i = 0; i < 2; i++) {
+        struct lora_recipe recipe = lora_recipes[all[i].recipe];
+        recipe.name = i ? "record" : "patterns", recipe.scale = all[i].scale, recipe.config = all[i].config;
+        lora_make(&adapter, &recipe, &base);
+        toy_copy(&merged, &base);
+        merge(&merged, &base, &recipe, &adapter, 1);
+        if (all[i].record) help_write_text(lora_write(&recipe, &adapter), "optiq_lora_config.json", all[i].record);
+        struct adapter *a = lora_open(&r, lora_write(&recipe, &adapter));
+        struct adapter_set *s = lora_set(&sets, &(struct adapter_use){a, 1}, 1);
+        float *x = lora_logits(&r, s, &prompt), *want = logits_of_toy(&merged, NULL);
+        double error = relative_error(x, want, (size_t)(N * r.vocab));
+        printf("  %s: error %.1e\n", recipe.name, error);
+        assert_true(error < 2e-5);
+        mem_free(x), mem_free(want), toy_drop(&adapter), toy_drop(&merged);
+        adapter_set_drop(s), model_adapter_close(r.model, a);
+    }
+    toy_drop(&base);
+    adapter_sets_drop(&sets);
     runner_close(&r);
 }
 
@@ -260,6 +341,8 @@ int main(void) {
         cmocka_unit_test(an_adapter_gives_the_logits_of_merged_weights),
         cmocka_unit_test(several_adapters_add_up_with_their_weights_in_any_order),
         cmocka_unit_test(replaced_modules_are_bitwise_those_of_a_model_that_holds_them),
+        cmocka_unit_test(a_full_fine_tune_is_bitwise_a_model_that_holds_it),
+        cmocka_unit_test(patterns_and_a_trainers_record_give_the_scale),
         cmocka_unit_test(a_tied_head_follows_the_embedding_in_mlx_and_not_in_peft),
         cmocka_unit_test(experts_have_adapters_of_their_own),
     };

@@ -1,16 +1,18 @@
 /* Low-rank adapters, in fp32. */
 #include "cpu/ops.h"
 
-enum { COLUMNS = 1024 };
+enum { COLUMNS = 1024, RANKS = 16 }; /* of one task; every t and every y is a sum of its own */
 
-static int down_tasks(const struct cpu *c, const struct op *op) { return (void)c, op->adapter.n_rows; }
+static int down_parts(const struct op *op) { return (op->adapter.rank + RANKS - 1) / RANKS; }
+static int down_tasks(const struct cpu *c, const struct op *op) { return (void)c, op->adapter.n_rows * down_parts(op); }
 
 static void down_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
     (void)scratch;
     const struct op_adapter *o = &op->adapter;
-    const float *x = o->x + (o->row0 + task) * o->x_stride;
-    float *t = o->t + (int64_t)task * o->rank;
-    for (int r = 0; r < o->rank; r++) t[r] = c->isa->vec->dot(x, o->a + (int64_t)r * o->n_in, o->n_in);
+    int parts = down_parts(op), row = task / parts, r0 = task % parts * RANKS, r1 = r0 + RANKS < o->rank ? r0 + RANKS : o->rank;
+    const float *x = o->x + (o->row0 + row) * o->x_stride;
+    float *t = o->t + (int64_t)row * o->rank;
+    for (int r = r0; r < r1; r++) t[r] = c->isa->vec->dot(x, o->a + (int64_t)r * o->n_in, o->n_in);
 }
 const struct cpu_op cpu_op_adapter_down = {down_tasks, down_run, NULL};
 
