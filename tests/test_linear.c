@@ -15,6 +15,9 @@
 
 enum { MAX_ROWS = 70, X_ROWS = 90 };
 
+static const char *only; /* argument of the program: the one ISA to test; NULL: all */
+static int chosen(const struct cpu_isa *isa) { return isa->runs_here() && (!only || strcmp(isa->name, only) == 0); }
+
 static uint64_t seed = 1;
 static uint32_t random_u32(void) {
     seed = seed * 6364136223846793005ull + 1442695040888963407ull;
@@ -253,7 +256,7 @@ static void every_kernel_for_dense_weights_is_near_fp64_and_the_same_in_any_comp
     (void)state;
     static const int sizes[][2] = {{1, 1}, {3, 3}, {37, 31}, {16, 32}, {5, 33}, {70, 96}, {33, 172}, {66, 515}, {9, 1100}, {50, 2100}};
     for (int i = 0; cpu_isas[i]; i++) {
-        if (!cpu_isas[i]->runs_here()) continue;
+        if (!chosen(cpu_isas[i])) continue;
         for (size_t r = 0; r < sizeof reprs / sizeof *reprs; r++) {
             for (size_t s = 0; s < sizeof sizes / sizeof *sizes && reprs[r].kind != REPR_AFFINE; s++) {
                 struct matrix m = dense_new(&reprs[r], sizes[s][0], sizes[s][1]);
@@ -271,7 +274,7 @@ static void every_kernel_for_affine_weights_is_near_fp64_and_the_same_in_any_com
     static const int outs[] = {1, 16, 37, 70, 100};
     int turn = 0;
     for (int i = 0; cpu_isas[i]; i++) {
-        if (!cpu_isas[i]->runs_here()) continue;
+        if (!chosen(cpu_isas[i])) continue;
         for (int b = 0; b < 6; b++)
             for (int group = 32; group <= 128; group *= 2)
                 for (int t = 0; t < 3; t++, turn++) {
@@ -313,8 +316,8 @@ static void one_arithmetic_gives_the_same_bits_on_every_isa_that_has_it(void **s
         float *one = malloc(sizeof *one * MAX_ROWS * 37), *two = malloc(sizeof *two * MAX_ROWS * 37);
         decoding = &m;
         for (int i = 0; cpu_isas[i]; i++)
-            for (int j = 0; j < i && cpu_isas[i]->runs_here(); j++)
-                for (int k = 0; cpu_isas[i]->kernels[k] && cpu_isas[j]->runs_here(); k++) {
+            for (int j = 0; j < i && chosen(cpu_isas[i]); j++)
+                for (int k = 0; cpu_isas[i]->kernels[k] && chosen(cpu_isas[j]); k++) {
                     const struct linear_kernel *kernel = cpu_isas[i]->kernels[k];
                     if (kernel->min_rows > 1 || !serves(kernel, &m.w) || !alone(cpu_isas[j], &m, kernel->arithmetic, &x, one)) continue;
                     assert_true(alone(cpu_isas[i], &m, kernel->arithmetic, &x, two));
@@ -323,13 +326,13 @@ static void one_arithmetic_gives_the_same_bits_on_every_isa_that_has_it(void **s
         free(one), free(two);
         inputs_drop(&x), matrix_drop(&m);
     }
-    if (cpu_isas[0]->runs_here() && strcmp(cpu_isas[0]->name, "avx512bf16") == 0) assert_true(n_pairs >= 12);
+    if (chosen(cpu_isas[0]) && !only && strcmp(cpu_isas[0]->name, "avx512bf16") == 0) assert_true(n_pairs >= 12);
 }
 
 static void every_row_class_of_a_weight_has_a_kernel_of_one_arithmetic(void **state) {
     (void)state;
     for (int i = 0; cpu_isas[i]; i++) {
-        for (int p = PRECISION_DEFAULT; p <= PRECISION_HIGH && cpu_isas[i]->runs_here(); p++) {
+        for (int p = PRECISION_DEFAULT; p <= PRECISION_HIGH && chosen(cpu_isas[i]); p++) {
             struct cpu c = {.isa = cpu_isas[i], .precision = (enum precision)p, .kernels = cpu_isas[i]->kernels};
             while (c.kernels[c.n_kernels]) c.n_kernels++;
             struct backend b = {.device = &c};
@@ -351,7 +354,8 @@ static void every_row_class_of_a_weight_has_a_kernel_of_one_arithmetic(void **st
     }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1) only = argv[1];
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kernel_for_dense_weights_is_near_fp64_and_the_same_in_any_company),
         cmocka_unit_test(every_kernel_for_affine_weights_is_near_fp64_and_the_same_in_any_company),

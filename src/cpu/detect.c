@@ -57,6 +57,20 @@ const struct cpu_isa *cpu_isa_choose(void) {
     if (has_avx2()) return &avx2;
     return &portable;
 }
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+
+static int has_dot_products(void) { return (getauxval(AT_HWCAP) & (1ul << 20)) != 0; } /* HWCAP_ASIMDDP */
+
+static const struct cpu_isa neon = {
+    .name = "neon", .runs_here = has_dot_products,
+    .vec = &cpu_vec_portable, .delta = &cpu_delta_portable, .attention = &cpu_attention_portable,
+    .kernels = cpu_kernels_neon,
+};
+
+const struct cpu_isa *const cpu_isas[] = {&neon, &portable, NULL};
+
+const struct cpu_isa *cpu_isa_choose(void) { return has_dot_products() ? &neon : &portable; }
 #else
 const struct cpu_isa *const cpu_isas[] = {&portable, NULL};
 

@@ -4,7 +4,7 @@
  * every 16 elements first the even ones, then the odd ones. The 8 sums are added as a tree of distances 4, 2, 1. A tail is filled
  * up with zeros.
  *
- * "stream" kernels read the file's rows, four at once. "panel" kernels widen 64 columns x STEPS vectors and use them for
+ * "stream" kernels read the file's rows, four at once and far apart. "panel" kernels widen 64 columns x STEPS vectors and use them for
  * PANEL_ROWS rows; sums wait in memory between panels. */
 #include <immintrin.h>
 #include <limits.h>
@@ -57,8 +57,9 @@ INLINE const void *input_row(const int kind, const struct linear_call *c, int ro
     return kind == DENSE_BF16 ? (const void *)call_bf16(c, row) : (const void *)call_f32(c, row);
 }
 
-/* C columns at w, w + stride ..., for R rows. */
-INLINE void stream_tile(const int kind, const struct linear_call *c, const uint8_t *w, size_t stride, int col, int row0, const int C, const int R) {
+/* Columns col, col + apart ... (C of them), at w, w + stride ..., for R rows. */
+INLINE void stream_tile(const int kind, const struct linear_call *c, const uint8_t *w, size_t stride, int col, int apart, int row0, const int C,
+                        const int R) {
     const int n_in = c->w->n_in;
     const void *x[4];
     __m256 sum[4][COLUMN_TILE];
@@ -80,33 +81,34 @@ INLINE void stream_tile(const int kind, const struct linear_call *c, const uint8
                 for (int i = 0; i < C; i++) sum[r][i] = _mm256_fmadd_ps(a[i][v], b[v], sum[r][i]);
         }
     }
-    for (int r = 0; r < R; r++) {
-        float result[COLUMN_TILE];
-        for (int i = 0; i < C; i++) result[i] = tree(sum[r][i]);
-        call_store(c, row0 + r, col, C, result);
-    }
+    for (int r = 0; r < R; r++)
+        for (int i = 0; i < C; i++) {
+            float result = tree(sum[r][i]);
+            call_store(c, row0 + r, col + i * apart, 1, &result);
+        }
 }
 
-INLINE void stream_rows(const int kind, const struct linear_call *c, const uint8_t *w, size_t stride, int col, const int C) {
+INLINE void stream_rows(const int kind, const struct linear_call *c, const uint8_t *w, size_t stride, int col, int apart, const int C) {
     for (int row = 0; row < c->n_rows; row += 4) {
         switch (c->n_rows - row) {
-        case 1: stream_tile(kind, c, w, stride, col, row, C, 1); break;
-        case 2: stream_tile(kind, c, w, stride, col, row, C, 2); break;
-        case 3: stream_tile(kind, c, w, stride, col, row, C, 3); break;
-        default: stream_tile(kind, c, w, stride, col, row, C, 4); break;
+        case 1: stream_tile(kind, c, w, stride, col, apart, row, C, 1); break;
+        case 2: stream_tile(kind, c, w, stride, col, apart, row, C, 2); break;
+        case 3: stream_tile(kind, c, w, stride, col, apart, row, C, 3); break;
+        default: stream_tile(kind, c, w, stride, col, apart, row, C, 4); break;
         }
     }
 }
 
+/* Four streams, as long as the range allows: the processor's own prefetching follows long streams only. */
 INLINE void run_stream(const int kind, const struct linear_call *c, int col0, int col1) {
     const struct weight *w = c->w->source;
-    int col = col0;
-    for (; kind != DENSE_ANY && col + COLUMN_TILE <= col1; col += COLUMN_TILE)
-        stream_rows(kind, c, w->data + (size_t)col * w->row_bytes, w->row_bytes, col, COLUMN_TILE);
-    for (; col < col1; col++) {
+    int apart = kind == DENSE_ANY ? 0 : (col1 - col0) / COLUMN_TILE, col = col0;
+    for (; col < col0 + apart; col++)
+        stream_rows(kind, c, w->data + (size_t)col * w->row_bytes, (size_t)apart * w->row_bytes, col, apart, COLUMN_TILE);
+    for (col = col0 + COLUMN_TILE * apart; col < col1; col++) {
         const uint8_t *from = w->data + (size_t)col * w->row_bytes;
         if (kind == DENSE_ANY) weight_decode(w, col, c->scratch), from = c->scratch;
-        stream_rows(kind, c, from, 0, col, 1);
+        stream_rows(kind, c, from, 0, col, 0, 1);
     }
 }
 

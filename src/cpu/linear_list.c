@@ -23,3 +23,8 @@ const struct linear_kernel *const cpu_kernels_avx512bf16[] = {
     &cpu_f32_avx512, PAIR(cpu_f16_avx512), &cpu_any_avx512, NULL,
 };
 #endif
+#if defined(__aarch64__)
+const struct linear_kernel *const cpu_kernels_neon[] = {
+    AFFINE(neon, 0, ), AFFINE(neon, 1, ), &cpu_bf16_neon, &cpu_f32_neon, &cpu_f16_neon, &cpu_any_neon, NULL,
+};
+#endif
