@@ -32,7 +32,7 @@ static struct cache_options options_of(struct backend *b, const char *scheme, st
 }
 
 static void print_sizes(struct backend *b) {
-    printf("bytes of one row, all attention layers and the MTP layer\n%-14s", "scheme");
+    printf("bytes of one row, all main attention layers (the MTP layer has pages of its own, where it runs)\n%-14s", "scheme");
     for (int g = 0; g < 3; g++) printf("%10s", geometries[g].name);
     printf("\n");
     for (int s = 0; s < N_SCHEMES; s++) {
@@ -72,7 +72,7 @@ static void run(struct backend *b, const struct geometry *g, const char *folder)
     double before = clock_ms();
     for (int at = 0; at < ROWS; at += CHUNK) step(c, s, tokens + at, CHUNK, 0, CHUNK);
     double prompt_ms = clock_ms() - before;
-    for (int i = 0; i < s->n_blocks; i++) memset(items_at(&c->pages[HIGH], s->pages[HIGH][i]), 0x11, size.page);
+    for (int i = 0; i < s->n_blocks[HIGH]; i++) memset(items_at(&c->pages[HIGH], s->pages[HIGH][i]), 0x11, size.page);
     memset(items_at(&c->states, s->slot), 0x11, cache_state_bytes(c));
     printf("%s: state %.1f MB, log %.2f MB for %d rows, page of 64 rows %.2f MB (8 bit)\n", g->name, (double)size.state / 1e6,
            (double)size.log / 1e6, o.max_undo_rows, (double)size.page / 1e6);

@@ -259,7 +259,7 @@ struct sequence *help_stepped(struct cache *c, const int32_t *tokens, int n) {
 static const uint8_t *block_of(const struct sequence *s, int layer, int head, int row, struct kv_store *store_out) {
     struct kv_layer l;
     cache_kv_layer(s->cache, layer, &l);
-    int low = row < l.kv_start, page = s->pages[low ? LOW : HIGH][row / BLOCK_ROWS];
+    int low = row < l.kv_start, page = s->pages[low ? LOW : layer_form(s->cache, layer)][row / BLOCK_ROWS];
     assert_true(page >= 0);
     *store_out = low ? l.low : l.high;
     return store_out->base + page * store_out->page_stride + head * store_out->head_stride;

@@ -26,7 +26,7 @@ def memory_grows_with_the_context_and_shrinks_with_fewer_bits():
     def at(*more): return good_json("inspect", TINY, "--json", *more)["memory"]
     short, long = at("-c", "1k"), at("-c", "32k")
     equal(long["kv_bytes"] / short["kv_bytes"], 32)
-    equal(short["kv_bytes_per_token"], 3 * 2 * 2 * 256 * 2)  # two attention layers and the head's, K and V, two heads, bf16
+    equal(short["kv_bytes_per_token"], 2 * 2 * 2 * 256 * 2)  # two attention layers, K and V, two heads, bf16
     assert at("-c", "32k", "--kv-bits", "8")["kv_bytes"] < 0.6 * long["kv_bytes"]
     assert at("-c", "32k", "--kv-bits", "turbo:k4v3")["kv_bytes"] < 0.4 * long["kv_bytes"]
     bad("inspect", TINY, "--kv-bits", "7", says=["--kv-bits", "7"])

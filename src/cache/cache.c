@@ -39,10 +39,11 @@ void cache_sizes(const struct cache_shape *shape, const struct cache_options *o,
     *out = (struct cache_bytes){0};
     struct kv_scheme plain = plain_scheme(shape);
     for (int i = 0; i < shape->n_attention; i++) {
-        out->low_page += layer_page_bytes(shape, &plain);
-        out->page += layer_page_bytes(shape, o->schemes ? &o->schemes[i] : &plain);
+        size_t bytes = layer_page_bytes(shape, o->schemes ? &o->schemes[i] : &plain);
+        if (i >= shape->n_attention - shape->n_mtp) out->mtp_page += bytes;
+        else out->page += bytes, out->low_page += layer_page_bytes(shape, &plain);
     }
-    out->page = item_size(out->page), out->low_page = item_size(out->low_page);
+    out->page = item_size(out->page), out->low_page = item_size(out->low_page), out->mtp_page = item_size(out->mtp_page);
     out->state = item_size((size_t)shape->n_delta * l.layer_bytes);
     out->log = item_size(2 * (size_t)shape->n_delta * l.log_layer_bytes);
     out->snapshot = out->state + (size_t)shape->hidden * sizeof(float);
@@ -72,15 +73,16 @@ static int set_schemes(struct cache *c, const struct cache_options *o, struct we
     c->low_scheme = plain_scheme(&c->shape);
     c->schemes = mem_new((size_t)n, sizeof *c->schemes);
     for (int f = 0; f < N_FORMS; f++) c->layer_offset[f] = mem_new((size_t)n, sizeof(size_t));
-    if (!c->schemes || !c->layer_offset[LOW] || !c->layer_offset[HIGH]) return error_memory(e, "the cache");
+    if (!c->schemes || !c->layer_offset[LOW] || !c->layer_offset[HIGH] || !c->layer_offset[MTP]) return error_memory(e, "the cache");
     size_t at[N_FORMS] = {0};
     for (int i = 0; i < n; i++) {
         c->schemes[i] = o->schemes ? o->schemes[i] : c->low_scheme;
         int code = kv_scheme_check(&c->schemes[i], c->shape.head_dim, e);
         if (code) return code;
-        c->layer_offset[LOW][i] = at[LOW], c->layer_offset[HIGH][i] = at[HIGH];
+        int form = layer_form(c, i);
+        c->layer_offset[LOW][i] = at[LOW], c->layer_offset[form][i] = at[form];
         at[LOW] += layer_page_bytes(&c->shape, &c->low_scheme);
-        at[HIGH] += layer_page_bytes(&c->shape, &c->schemes[i]);
+        at[form] += layer_page_bytes(&c->shape, &c->schemes[i]);
     }
     c->options.schemes = c->schemes;
     if (!o->schemes) c->options.kv_start = 0;
@@ -93,8 +95,9 @@ static int open_pools(struct cache *c, struct weft_error *e) {
     cache_sizes(&c->shape, &c->options, &size);
     size_t all = c->options.memory_bytes, for_snapshots = c->options.snapshot_bytes < all ? c->options.snapshot_bytes : all;
     /* Of the low form no more is ever needed than kv_start rows of as many sequences as fit. */
-    int code = items_open(&c->pages[HIGH], c, size.page, c->shape.n_attention ? all : 0, e);
-    if (!code && c->options.kv_start > 0) code = items_open(&c->pages[LOW], c, size.low_page, all, e);
+    int code = size.page ? items_open(&c->pages[HIGH], c, size.page, all, e) : 0;
+    if (!code && size.low_page && c->options.kv_start > 0) code = items_open(&c->pages[LOW], c, size.low_page, all, e);
+    if (!code && size.mtp_page) code = items_open(&c->pages[MTP], c, size.mtp_page, all, e);
     if (!code) code = items_open(&c->states, c, size.state, all, e);
     if (!code && size.log) code = items_open(&c->logs, c, size.log, all, e);
     size_t fit = for_snapshots / (size.snapshot ? size.snapshot : 1);
@@ -132,10 +135,9 @@ void cache_free(struct cache *c) {
     size_t n = (size_t)c->snapshots.capacity;
     if (c->snapshot_of) mem_free_pages(c->snapshot_of, n * sizeof *c->snapshot_of);
     if (c->hidden_of) mem_free_pages(c->hidden_of, n * (size_t)c->shape.hidden * sizeof(float));
-    items_close(&c->pages[LOW]), items_close(&c->pages[HIGH]);
+    for (int f = 0; f < N_FORMS; f++) items_close(&c->pages[f]), mem_free(c->layer_offset[f]);
     items_close(&c->states), items_close(&c->logs), items_close(&c->snapshots);
     mem_free(c->schemes), mem_free(c->scheme_text);
-    mem_free(c->layer_offset[LOW]), mem_free(c->layer_offset[HIGH]);
     mem_free(c->step.positions), mem_free(c->step.changes), mem_free(c->step.groups);
     mem_free(c->step.snapshots), mem_free(c->step.layers);
     mem_free(c);
@@ -150,7 +152,7 @@ size_t cache_state_bytes(const struct cache *c) { return (size_t)c->shape.n_delt
 size_t cache_request_bytes(const struct cache *c, int n_rows, int undo) {
     size_t bytes = c->states.item_bytes + (undo ? c->logs.item_bytes : 0);
     for (int f = 0, first, n; f < N_FORMS; f++) {
-        cache_form_blocks(c, f, n_rows, &first, &n);
+        cache_form_blocks(c, f, f != MTP || undo ? n_rows : 0, &first, &n);
         bytes += (size_t)n * c->pages[f].item_bytes;
     }
     return bytes;
@@ -168,8 +170,8 @@ static struct kv_store store_of(const struct cache *c, int form, const struct kv
 void cache_kv_layer(const struct cache *c, int layer, struct kv_layer *out) {
     CHECK(layer >= 0 && layer < c->shape.n_attention);
     out->low = store_of(c, LOW, &c->low_scheme, layer);
-    out->high = store_of(c, HIGH, &c->schemes[layer], layer);
-    out->kv_start = c->options.kv_start;
+    out->high = store_of(c, layer_form(c, layer), &c->schemes[layer], layer);
+    out->kv_start = layer_form(c, layer) == MTP ? 0 : c->options.kv_start;
 }
 
 struct delta_log cache_log(const struct cache *c, int log_slot, int half, int layer) {

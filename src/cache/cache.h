@@ -90,13 +90,14 @@ void cache_attention_group(const struct cache *c, const struct batch *b, int g, 
 void cache_delta_group(const struct cache *c, const struct batch *b, int g, int delta_layer, struct delta_group *out);
 const int32_t *cache_positions(const struct cache *c);        /* [n_rows of the batch][3] */
 
-/* Bytes: one page over all attention layers (low and high forms), one sequence's state and logs, one snapshot. */
-struct cache_bytes { size_t page, low_page, state, log, snapshot, fixed; };
+/* Bytes: one page over all main attention layers (high and low form), one over the MTP layers, one sequence's state and logs, one
+ * snapshot. */
+struct cache_bytes { size_t page, low_page, mtp_page, state, log, snapshot, fixed; };
 void cache_sizes(const struct cache_shape *shape, const struct cache_options *o, struct cache_bytes *out);
 size_t cache_used_bytes(const struct cache *c);
 size_t cache_peak_bytes(const struct cache *c);    /* the most that was in use since cache_new */
 size_t cache_memory_bytes(const struct cache *c);  /* the budget */
-/* What a sequence of n_rows rows in all takes when nothing is shared; `undo`: with redo logs. A request whose bytes, with those
+/* What a sequence of n_rows rows in all takes when nothing is shared; `undo`: with redo logs and MTP rows. A request whose bytes, with those
  * of the requests already running, are within the budget never fails for memory: what the tree holds makes room. */
 size_t cache_request_bytes(const struct cache *c, int n_rows, int undo);
 /* The schemes in words, the same for equal ones: "bf16", "affine8 group 64 from row 0", ... Part of a session's fingerprint. */

@@ -36,8 +36,8 @@ static void release_idle(struct item_pool *p, int item) {
 
 /* Gives back the memory of every idle item of every pool. Rare: the budget is about to be exceeded. */
 static void release_all(struct cache *c) {
-    struct item_pool *pools[] = {&c->pages[LOW], &c->pages[HIGH], &c->states, &c->logs, &c->snapshots};
-    for (int i = 0; i < 5; i++)
+    struct item_pool *pools[] = {&c->pages[LOW], &c->pages[HIGH], &c->pages[MTP], &c->states, &c->logs, &c->snapshots};
+    for (int i = 0; i < 6; i++)
         while (pools[i]->n_idle > 0) release_idle(pools[i], pools[i]->free[pools[i]->n_free - pools[i]->n_idle]);
 }
 

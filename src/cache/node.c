@@ -9,7 +9,7 @@ struct node *node_new(struct cache *c, int begin, int end, const int64_t *keys, 
     if (!n) return NULL;
     n->begin = begin, n->end = end, n->first_block = first, n->n_blocks = n_blocks;
     n->keys = (int64_t *)(n + 1);
-    n->pages[LOW] = (int32_t *)(n->keys + n_keys), n->pages[HIGH] = n->pages[LOW] + n_blocks;
+    for (int f = 0; f < N_FORMS; f++) n->pages[f] = (int32_t *)(n->keys + n_keys) + f * n_blocks;
     if (n_keys) memcpy(n->keys, keys, (size_t)n_keys * sizeof *keys);
     for (int f = 0; f < N_FORMS; f++)
         for (int i = 0; i < n_blocks; i++) {
@@ -86,14 +86,13 @@ void node_set_mtp(struct node *n, const struct sequence *s) {
 void node_improve(struct cache *c, struct node *n, const struct sequence *s) {
     int rows = mtp_within(n, s);
     if (rows <= n->mtp_rows || rows <= n->first_block * BLOCK_ROWS) return;
-    for (int f = 0; f < N_FORMS; f++)
-        for (int i = 0; i < n->n_blocks; i++) {
-            int32_t *page = &n->pages[f][i], better = s->pages[f][n->first_block + i];
-            if (*page == NO_PAGE || better == *page) continue;
-            CHECK(better != NO_PAGE);
-            items_share(&c->pages[f], better), items_drop(&c->pages[f], *page);
-            *page = better;
-        }
+    for (int i = 0; i < n->n_blocks; i++) {
+        int32_t *page = &n->pages[MTP][i], better = s->pages[MTP][n->first_block + i];
+        if (better == *page) continue;
+        if (better != NO_PAGE) items_share(&c->pages[MTP], better);
+        if (*page != NO_PAGE) items_drop(&c->pages[MTP], *page);
+        *page = better;
+    }
     node_set_mtp(n, s);
 }
 

@@ -40,7 +40,7 @@ struct node *node_split(struct cache *c, struct node *n, int row);
 void node_shorten(struct cache *c, struct node *n, int end);
 /* Sets the MTP rows of a node whose pages are s's. */
 void node_set_mtp(struct node *n, const struct sequence *s);
-/* Takes over the pages of a sequence whose MTP rows reach further. */
+/* Takes over the MTP pages of a sequence whose MTP rows reach further. */
 void node_improve(struct cache *c, struct node *n, const struct sequence *s);
 void node_add_snapshot(struct node *n, struct snapshot *s);
 void node_remove_snapshot(struct snapshot *s); /* does not free it */

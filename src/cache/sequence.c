@@ -16,24 +16,27 @@ int sequence_new(struct sequence **out, struct cache *c, struct weft_error *e) {
     return 0;
 }
 
-void sequence_drop_blocks(struct sequence *s, int n_blocks) {
-    for (; s->n_blocks > n_blocks; s->n_blocks--)
-        for (int f = 0; f < N_FORMS; f++) {
-            int32_t *page = &s->pages[f][s->n_blocks - 1];
-            if (*page != NO_PAGE) items_drop(&s->cache->pages[f], *page);
-            *page = NO_PAGE;
-        }
+void sequence_drop_blocks(struct sequence *s, int form, int n_blocks) {
+    for (; s->n_blocks[form] > n_blocks; s->n_blocks[form]--) {
+        int32_t *page = &s->pages[form][s->n_blocks[form] - 1];
+        if (*page != NO_PAGE) items_drop(&s->cache->pages[form], *page);
+        *page = NO_PAGE;
+    }
+}
+
+void sequence_trim(struct sequence *s) {
+    for (int f = 0; f < N_FORMS; f++) sequence_drop_blocks(s, f, blocks_of(f == MTP ? s->mtp_rows : s->rows));
 }
 
 void sequence_free(struct sequence *s) {
     if (!s) return;
     CHECK(!s->busy);
-    sequence_drop_blocks(s, 0);
+    for (int f = 0; f < N_FORMS; f++) sequence_drop_blocks(s, f, 0);
     if (s->slot != NO_PAGE) items_drop(&s->cache->states, s->slot);
     if (s->log_slot != NO_PAGE) items_drop(&s->cache->logs, s->log_slot);
     s->cache->n_sequences--;
     mem_free(s->tokens), mem_free(s->keys), mem_free(s->positions), mem_free(s->hidden);
-    mem_free(s->pages[LOW]), mem_free(s->pages[HIGH]);
+    for (int f = 0; f < N_FORMS; f++) mem_free(s->pages[f]);
     mem_free(s);
 }
 
@@ -78,19 +81,20 @@ int sequence_need_slot(struct sequence *s, enum slot_contents contents) {
 
 void cache_form_blocks(const struct cache *c, int form, int n_rows, int *first, int *n) {
     int start = c->options.kv_start;
-    *first = form == LOW ? 0 : start / BLOCK_ROWS;
-    if (c->shape.n_attention == 0) *n = 0;
+    *first = form == HIGH ? start / BLOCK_ROWS : 0;
+    if (c->pages[form].item_bytes == 0) *n = 0;
+    else if (form == MTP) *n = blocks_of(n_rows);
     else if (form == LOW) *n = blocks_of(n_rows < start ? n_rows : start);
     else *n = n_rows > start ? blocks_of(n_rows) - *first : 0;
 }
 
-int sequence_need_pages(struct sequence *s, int n_rows) {
+int sequence_need_pages(struct sequence *s, int n_rows, int n_mtp_rows) {
     for (int f = 0, first, n; f < N_FORMS; f++) {
-        cache_form_blocks(s->cache, f, n_rows, &first, &n);
+        cache_form_blocks(s->cache, f, f == MTP ? n_mtp_rows : n_rows, &first, &n);
         for (int b = first; b < first + n; b++) {
             CHECK(s->pages[f][b] == NO_PAGE);
             if ((s->pages[f][b] = items_take(&s->cache->pages[f])) == NO_PAGE) return 0;
-            if (s->n_blocks <= b) s->n_blocks = b + 1;
+            if (s->n_blocks[f] <= b) s->n_blocks[f] = b + 1;
         }
     }
     return 1;
@@ -113,7 +117,7 @@ void sequence_cut_mtp(struct sequence *s, int n) {
     CHECK(!s->busy && n >= 0 && n <= s->mtp_rows);
     s->mtp_rows = n;
     if (s->mtp_aligned > n) s->mtp_aligned = n;
-    sequence_drop_blocks(s, blocks_of(s->rows > n ? s->rows : n));
+    sequence_trim(s);
 }
 
 void sequence_set_hidden(struct sequence *s, const float *hidden) {
@@ -152,12 +156,13 @@ static int share_device_memory(struct sequence *to, const struct sequence *from)
                        half);
         to->n_pending = from->n_pending;
     }
-    for (int f = 0; f < N_FORMS; f++)
-        for (int i = 0; i < from->n_blocks; i++) {
+    for (int f = 0; f < N_FORMS; f++) {
+        for (int i = 0; i < from->n_blocks[f]; i++) {
             to->pages[f][i] = from->pages[f][i];
             if (to->pages[f][i] != NO_PAGE) items_share(&c->pages[f], to->pages[f][i]);
         }
-    to->n_blocks = from->n_blocks;
+        to->n_blocks[f] = from->n_blocks[f];
+    }
     return 1;
 }
 
@@ -167,7 +172,7 @@ int sequence_fork(struct sequence **out, const struct sequence *from, struct wef
     struct sequence *s;
     int code = sequence_new(&s, from->cache, e);
     if (code) return code;
-    code = sequence_grow(s, from->rows, from->n_blocks, e);
+    code = sequence_grow(s, from->rows, blocks_of(from->rows > from->mtp_rows ? from->rows : from->mtp_rows), e);
     if (!code && !share_device_memory(s, from))
         code = error_set(e, WEFT_ERROR_MEMORY, "the cache's memory has no room for a copy of a sequence");
     if (code) {

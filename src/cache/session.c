@@ -20,7 +20,7 @@ static const char *const metadata_keys[N_METADATA] = {
 static const char version[] = "1";
 
 /* Tensors, in the order of the file. */
-enum { T_TOKENS, T_KEYS, T_POSITIONS, T_LOW, T_HIGH, T_STATE, T_HIDDEN, T_CHECKSUM, N_TENSORS };
+enum { T_TOKENS, T_KEYS, T_POSITIONS, T_LOW, T_HIGH, T_MTP, T_STATE, T_HIDDEN, T_CHECKSUM, N_TENSORS };
 enum { STAGING_BYTES = 1 << 20 };
 
 /* All that decides how bytes of pages and state are to be read, besides the scheme. */
@@ -34,13 +34,14 @@ static void shape_text(const struct cache *c, char *out, size_t n) {
 /* What a file with so many rows holds; an absent tensor has no rows. */
 static void describe(const struct cache *c, int rows, int mtp_rows, int has_hidden, struct tensor_spec out[N_TENSORS]) {
     int n[N_FORMS], first;
-    for (int f = 0; f < N_FORMS; f++) cache_form_blocks(c, f, rows > mtp_rows ? rows : mtp_rows, &first, &n[f]);
+    for (int f = 0; f < N_FORMS; f++) cache_form_blocks(c, f, f == MTP ? mtp_rows : rows, &first, &n[f]);
     const struct tensor_spec specs[N_TENSORS] = {
         [T_TOKENS] = {"tokens", DTYPE_I32, 1, {rows}},
         [T_KEYS] = {"keys", DTYPE_I64, 1, {rows}},
         [T_POSITIONS] = {"positions", DTYPE_I32, 2, {rows, 3}},
         [T_LOW] = {"low", DTYPE_U8, 2, {n[LOW], (int64_t)c->pages[LOW].item_bytes}},
         [T_HIGH] = {"high", DTYPE_U8, 2, {n[HIGH], (int64_t)c->pages[HIGH].item_bytes}},
+        [T_MTP] = {"mtp", DTYPE_U8, 2, {n[MTP], (int64_t)c->pages[MTP].item_bytes}},
         [T_STATE] = {"state", DTYPE_U8, 1, {(int64_t)cache_state_bytes(c)}},
         [T_HIDDEN] = {"hidden", DTYPE_F32, 1, {has_hidden ? c->shape.hidden : 0}},
         [T_CHECKSUM] = {"checksum", DTYPE_U64, 1, {1}},
@@ -61,11 +62,11 @@ static void clear_rows(const struct sequence *s, int form, int block, uint8_t *p
     const struct cache *c = s->cache;
     static const float zeros[KV_MAX_DIM];
     int dim = c->shape.head_dim, start = c->options.kv_start, first_mtp = c->shape.n_attention - c->shape.n_mtp;
-    for (int layer = 0; layer < c->shape.n_attention; layer++) {
+    for (int layer = form == MTP ? first_mtp : 0; layer < (form == MTP ? c->shape.n_attention : first_mtp); layer++) {
         const struct kv_scheme *k = form == LOW ? &c->low_scheme : &c->schemes[layer];
         size_t k_bytes = kv_k_bytes(k, dim), head_bytes = k_bytes + kv_v_bytes(k, dim);
         uint8_t *at = page + c->layer_offset[form][layer];
-        int count = layer < first_mtp ? s->rows : s->mtp_rows;
+        int count = form == MTP ? s->mtp_rows : s->rows;
         int begin = form == HIGH ? start : 0, end = form == LOW && start < count ? start : count;
         begin -= block * BLOCK_ROWS, end -= block * BLOCK_ROWS; /* the rows that exist, within the block */
         if (end <= 0 || begin >= end) memset(at, 0, head_bytes * (size_t)c->shape.n_kv_heads);
@@ -83,7 +84,7 @@ static void put_pages(struct output *o, const struct sequence *s, int form) {
     struct cache *c = s->cache;
     struct backend *b = c->options.backend;
     int first, n;
-    cache_form_blocks(c, form, s->rows > s->mtp_rows ? s->rows : s->mtp_rows, &first, &n);
+    cache_form_blocks(c, form, form == MTP ? s->mtp_rows : s->rows, &first, &n);
     for (int i = first; i < first + n && !o->code; i++) {
         b->table->copy(b, o->staging, items_at(&c->pages[form], s->pages[form][i]), c->pages[form].item_bytes);
         clear_rows(s, form, i, o->staging);
@@ -117,7 +118,7 @@ static int write_all(struct output *o, struct sequence *s, const char *path, con
     put(o, s->tokens, (size_t)s->rows * sizeof *s->tokens);
     put(o, s->keys, (size_t)s->rows * sizeof *s->keys);
     put(o, s->positions, (size_t)s->rows * 3 * sizeof *s->positions);
-    put_pages(o, s, LOW), put_pages(o, s, HIGH);
+    for (int f = 0; f < N_FORMS; f++) put_pages(o, s, f);
     put_state(o, s);
     if (s->has_hidden) put(o, s->hidden, (size_t)s->cache->shape.hidden * sizeof *s->hidden);
     uint64_t sum = checksum_get(&o->sum);
@@ -244,13 +245,13 @@ static int fill(struct sequence *s, const struct input *in) {
     int total = in->rows > in->mtp_rows ? in->rows : in->mtp_rows;
     int code = sequence_grow(s, in->rows, blocks_of(total), in->e);
     if (code) return code;
-    if (sequence_need_slot(s, SLOT_ANY) || !sequence_need_pages(s, total))
+    if (sequence_need_slot(s, SLOT_ANY) || !sequence_need_pages(s, in->rows, in->mtp_rows))
         return error_set(in->e, WEFT_ERROR_MEMORY, "%s: the cache's memory of %zu bytes has no room for its %d rows", in->path,
                          c->options.memory_bytes, in->rows);
     for (int f = 0, first, n; f < N_FORMS; f++) {
-        cache_form_blocks(c, f, total, &first, &n);
+        cache_form_blocks(c, f, f == MTP ? in->mtp_rows : in->rows, &first, &n);
         size_t bytes = c->pages[f].item_bytes;
-        const uint8_t *from = in->tensors[f == LOW ? T_LOW : T_HIGH]->data;
+        const uint8_t *from = in->tensors[T_LOW + f]->data;
         for (int i = 0; i < n; i++)
             b->table->copy(b, items_at(&c->pages[f], s->pages[f][first + i]), from + (size_t)i * bytes, bytes);
     }

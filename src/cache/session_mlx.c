@@ -402,7 +402,7 @@ static int load_layers(struct mlx_input *in, const struct mlx_layout *l) {
     struct cache *c = in->s->cache;
     int code = sequence_grow(in->s, in->rows, blocks_of(in->rows), in->e), attention = 0, delta = 0;
     if (code) return code;
-    if (sequence_need_slot(in->s, SLOT_ANY) || !sequence_need_pages(in->s, in->rows))
+    if (sequence_need_slot(in->s, SLOT_ANY) || !sequence_need_pages(in->s, in->rows, 0))
         return error_set(in->e, WEFT_ERROR_MEMORY, "%s: the cache's memory of %zu bytes has no room for its %d rows", in->path,
                          c->options.memory_bytes, in->rows);
     in->block.bytes = mem_alloc(largest_block(c));

@@ -40,7 +40,7 @@ struct snapshot {
     struct snapshot *next;    /* in the node, rows ascending */
 };
 
-enum { LOW, HIGH, N_FORMS };
+enum { LOW, HIGH, MTP, N_FORMS }; /* main rows below and from kv_start on; MTP rows, present only where the head ran */
 struct sequence {
     struct cache *cache;
     int rows, room;
@@ -50,7 +50,7 @@ struct sequence {
     int next_position;
     int mtp_rows, mtp_aligned;
     int32_t *pages[N_FORMS];  /* [block_room] page of each block, NO_PAGE where none */
-    int n_blocks, block_room;
+    int n_blocks[N_FORMS], block_room;
     int slot, log_slot;       /* NO_PAGE until needed */
     int log_half, n_pending;  /* pending rows are in this half of the log slot */
     uint64_t adapters;
@@ -60,7 +60,7 @@ struct sequence {
 
 /* What begin did, so that commit can finish it and a failure or abort undo it. */
 struct page_change { struct sequence *seq; int form, block, old; };
-struct step_group { int before, n_blocks, next_position, new_slot, new_log, snapshot0; };
+struct step_group { int before, n_blocks[N_FORMS], next_position, new_slot, new_log, snapshot0; };
 struct step {
     int open;
     int32_t *positions; int n_rows, row_room;                      /* [row_room][3] */
@@ -90,6 +90,10 @@ struct cache {
     void *reclaim_arg;
 };
 
+/* The form that a layer's rows from kv_start on have. */
+static inline int layer_form(const struct cache *c, int layer) {
+    return layer < c->shape.n_attention - c->shape.n_mtp ? HIGH : MTP;
+}
 static inline int blocks_of(int rows) { return (rows + BLOCK_ROWS - 1) / BLOCK_ROWS; }
 static inline uint64_t hash_mix(uint64_t h, uint64_t v) {
     h ^= v + 0x9e3779b97f4a7c15u + (h << 6) + (h >> 2);
@@ -110,11 +114,12 @@ int sequence_grow(struct sequence *s, int n_rows, int n_blocks, struct weft_erro
 enum slot_contents { SLOT_ZERO, SLOT_ANY };       /* of a new slot: a first row's state, or whatever it held */
 int sequence_need_slot(struct sequence *s, enum slot_contents contents); /* 0 when there is one now */
 /* Pages of an empty sequence whose tables have room; 0 when the budget has none. */
-int sequence_need_pages(struct sequence *s, int n_rows);
-/* The blocks that have a page of this form when there are n_rows rows. */
+int sequence_need_pages(struct sequence *s, int n_rows, int n_mtp_rows);
+/* The blocks that have a page of this form when there are n_rows rows (MTP rows for that form). */
 void cache_form_blocks(const struct cache *c, int form, int n_rows, int *first, int *n);
 void sequence_fold(struct sequence *s);           /* pending rows into state and conv */
-void sequence_drop_blocks(struct sequence *s, int n_blocks);
+void sequence_drop_blocks(struct sequence *s, int form, int n_blocks);
+void sequence_trim(struct sequence *s);           /* blocks behind the last row */
 
 /* The key of a row and its position, given the position a text row would have; *next becomes the one behind it. */
 struct row_source { const int32_t *tokens; const int64_t *keys; const int32_t *positions; int n_axes, n_rows; };

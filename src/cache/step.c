@@ -35,7 +35,7 @@ static int make_room(struct cache *c, const struct batch *b, struct weft_error *
         struct sequence *s = g->seq;
         CHECK(s && s->cache == c && !s->busy && g->n_rows > 0 && g->tokens);
         CHECK(!g->positions || g->n_axes == 1 || g->n_axes == 3);
-        CHECK(!b->mtp || g->n_snapshots == 0);
+        CHECK(!b->mtp || (g->n_snapshots == 0 && c->shape.n_mtp > 0));
         int end = first_row(b, g) + g->n_rows;
         if (s->lost) return error_set(e, WEFT_ERROR_INPUT, "a sequence whose step was dropped cannot go on");
         if (g->undo && !b->mtp && g->n_rows > c->options.max_undo_rows)
@@ -64,16 +64,14 @@ static int need_page(struct cache *c, struct sequence *s, int form, int block) {
     if (fresh == NO_PAGE) return *page != NO_PAGE && p->refs[*page] == 1; /* making room may have ended the sharing */
     c->step.changes[c->step.n_changes++] = (struct page_change){s, form, block, *page};
     *page = fresh;
-    if (block >= s->n_blocks) s->n_blocks = block + 1;
+    if (block >= s->n_blocks[form]) s->n_blocks[form] = block + 1;
     return 1;
 }
 
-static int need_pages(struct cache *c, struct sequence *s, int begin, int end) {
-    int start = c->options.kv_start, low_end = end < start ? end : start, high_begin = begin > start ? begin : start;
-    for (int r = begin; r < low_end; r = (r / BLOCK_ROWS + 1) * BLOCK_ROWS)
-        if (!need_page(c, s, LOW, r / BLOCK_ROWS)) return 0;
-    for (int r = high_begin; r < end; r = (r / BLOCK_ROWS + 1) * BLOCK_ROWS)
-        if (!need_page(c, s, HIGH, r / BLOCK_ROWS)) return 0;
+static int need_pages(struct cache *c, struct sequence *s, int form, int begin, int end) {
+    if (c->pages[form].item_bytes == 0) return 1; /* a model without such layers */
+    for (int r = begin; r < end; r = (r / BLOCK_ROWS + 1) * BLOCK_ROWS)
+        if (!need_page(c, s, form, r / BLOCK_ROWS)) return 0;
     return 1;
 }
 
@@ -82,19 +80,19 @@ static int reserve_group(struct cache *c, const struct batch *b, int i) {
     const struct group *g = &b->groups[i];
     struct sequence *s = g->seq;
     struct step_group *t = &c->step.groups[i];
-    *t = (struct step_group){.before = first_row(b, g), .n_blocks = s->n_blocks, .next_position = s->next_position};
+    *t = (struct step_group){.before = first_row(b, g), .next_position = s->next_position};
+    memcpy(t->n_blocks, s->n_blocks, sizeof t->n_blocks);
     s->busy = 1;
-    if (!b->mtp) {
-        int had = s->slot != NO_PAGE;
-        if (sequence_need_slot(s, SLOT_ZERO)) return 0;
-        t->new_slot = !had;
-        if (g->undo && c->shape.n_delta > 0 && s->log_slot == NO_PAGE) {
-            s->log_slot = items_take(&c->logs);
-            if (s->log_slot == NO_PAGE) return 0;
-            t->new_log = 1;
-        }
+    int begin = t->before, end = begin + g->n_rows, start = c->options.kv_start, had = s->slot != NO_PAGE;
+    if (b->mtp) return need_pages(c, s, MTP, begin, end);
+    if (sequence_need_slot(s, SLOT_ZERO)) return 0;
+    t->new_slot = !had;
+    if (g->undo && c->shape.n_delta > 0 && s->log_slot == NO_PAGE) {
+        s->log_slot = items_take(&c->logs);
+        if (s->log_slot == NO_PAGE) return 0;
+        t->new_log = 1;
     }
-    return c->shape.n_attention == 0 || need_pages(c, s, t->before, t->before + g->n_rows);
+    return need_pages(c, s, LOW, begin, end < start ? end : start) && need_pages(c, s, HIGH, begin > start ? begin : start, end);
 }
 
 /* The first n groups as they were before begin. */
@@ -111,7 +109,7 @@ static void take_back(struct cache *c, const struct batch *b, int n) {
         struct sequence *s = b->groups[i].seq;
         if (t->groups[i].new_slot) items_drop(&c->states, s->slot), s->slot = NO_PAGE;
         if (t->groups[i].new_log) items_drop(&c->logs, s->log_slot), s->log_slot = NO_PAGE;
-        s->n_blocks = t->groups[i].n_blocks, s->busy = 0;
+        memcpy(s->n_blocks, t->groups[i].n_blocks, sizeof s->n_blocks), s->busy = 0;
     }
     t->n_changes = t->n_snapshots = 0, t->open = 0;
 }
@@ -228,9 +226,7 @@ void cache_commit(struct cache *c, struct batch *b, const int *keep) {
         CHECK(k >= 0 && k <= g->n_rows && (g->undo || b->mtp || k == 0 || k == g->n_rows));
         if (b->mtp) commit_mtp(c, g, &t->groups[i], k);
         else commit_main(c, g, &t->groups[i], k);
-        struct sequence *s = g->seq;
-        sequence_drop_blocks(s, blocks_of(s->rows > s->mtp_rows ? s->rows : s->mtp_rows));
-        s->busy = 0;
+        sequence_trim(g->seq), g->seq->busy = 0;
     }
     t->n_changes = t->n_snapshots = 0, t->open = 0;
 }
@@ -244,7 +240,7 @@ void cache_attention_group(const struct cache *c, const struct batch *b, int g, 
     const struct sequence *s = b->groups[g].seq;
     *out = (struct attention_group){.row0 = b->groups[g].row0, .n_rows = b->groups[g].n_rows,
                                     .n_before = c->step.groups[g].before,
-                                    .low_pages = s->pages[LOW], .high_pages = s->pages[HIGH]};
+                                    .low_pages = s->pages[LOW], .high_pages = s->pages[b->mtp ? MTP : HIGH]};
 }
 
 void cache_delta_group(const struct cache *c, const struct batch *b, int g, int layer, struct delta_group *out) {

@@ -117,7 +117,7 @@ static struct node *grow_branch(struct tree *t, const struct sequence *s, int en
     struct cache *c = t->cache;
     struct node *root = root_of(t, s->adapters), *n;
     if (!root) {
-        if (!(root = node_new(c, 0, 0, NULL, (int32_t *[N_FORMS]){NULL, NULL}))) return NULL;
+        if (!(root = node_new(c, 0, 0, NULL, (int32_t *[N_FORMS]){NULL}))) return NULL;
         root->adapters = s->adapters, root->next = t->roots, t->roots = root;
     }
     int at = node_walk(root, s->keys, end, &n);
@@ -129,7 +129,8 @@ static struct node *grow_branch(struct tree *t, const struct sequence *s, int en
         if (up->end <= at) node_improve(c, up, s);
     if (at == end) return n;
     int first = at / BLOCK_ROWS;
-    int32_t *pages[N_FORMS] = {s->pages[LOW] + first, s->pages[HIGH] + first};
+    int32_t *pages[N_FORMS];
+    for (int f = 0; f < N_FORMS; f++) pages[f] = s->pages[f] + first;
     struct node *child = node_new(c, at, end, s->keys + at, pages);
     if (!child) return NULL;
     node_set_mtp(child, s);
@@ -212,12 +213,13 @@ int tree_find(const struct tree *t, uint64_t adapters, const struct prompt_rows 
     return s ? s->row : 0;
 }
 
-/* Pages of the branch that ends in n, up to `rows`: of a block that several nodes hold, the deepest node's. */
-static void share_pages(struct cache *c, struct sequence *s, const struct node *n, int rows) {
-    s->n_blocks = blocks_of(rows);
-    for (int below = s->n_blocks; n; n = n->parent) {
+/* Pages of the branch that ends in n, up to `rows` and `mtp_rows`: of a block that several nodes hold, the deepest node's. */
+static void share_pages(struct cache *c, struct sequence *s, const struct node *n, int rows, int mtp_rows) {
+    for (int f = 0; f < N_FORMS; f++) s->n_blocks[f] = blocks_of(f == MTP ? mtp_rows : rows);
+    for (int below = blocks_of(rows); n; n = n->parent) {
         for (int b = n->first_block; b < below && b < n->first_block + n->n_blocks; b++)
             for (int f = 0; f < N_FORMS; f++) {
+                if (b >= s->n_blocks[f]) continue;
                 s->pages[f][b] = n->pages[f][b - n->first_block];
                 if (s->pages[f][b] != NO_PAGE) items_share(&c->pages[f], s->pages[f][b]);
             }
@@ -240,7 +242,7 @@ static int mtp_rows_of(const struct node *n, int rows) {
 
 int tree_restore(struct tree *t, struct sequence *s, const struct prompt_rows *p, struct weft_error *e) {
     struct cache *c = t->cache;
-    CHECK(s->rows == 0 && s->n_blocks == 0 && !s->busy);
+    CHECK(s->rows == 0 && s->mtp_rows == 0 && !s->busy);
     struct node *root = root_of(t, s->adapters);
     int code = root ? sequence_grow(s, p->n_rows, blocks_of(p->n_rows), e) : 0;
     if (code) return code;
@@ -253,10 +255,10 @@ int tree_restore(struct tree *t, struct sequence *s, const struct prompt_rows *p
     /* What is shared stays, whatever is dropped to make room for the state. */
     int rows = from->row, mtp = mtp_rows_of(from->node, rows);
     touch(t, from->node);
-    share_pages(c, s, from->node, rows);
+    share_pages(c, s, from->node, rows, mtp);
     snapshot_share(from);
     if (sequence_need_slot(s, SLOT_ANY)) {
-        sequence_drop_blocks(s, 0);
+        sequence_trim(s);
         snapshot_free(from);
         return error_set(e, WEFT_ERROR_MEMORY, "the cache's memory has no room for a sequence's state");
     }

@@ -58,7 +58,7 @@ static int read_kv_config(struct survey *s, struct kv_scheme *schemes, const str
 static int measure_cache(struct survey *s, struct weft_error *e) {
     struct cache_shape shape;
     model_cache_shape(s->model, &shape);
-    struct kv_scheme scheme, *all = NULL;
+    struct kv_scheme scheme, plain, *all = NULL;
     s->has_config = s->o->kv_config && strcmp(s->o->kv_config, "off");
     const char *kv = s->o->kv_bits ? s->o->kv_bits : shape.f32_rows ? "f32" : "16";
     int code = kv_scheme_parse(&scheme, kv, s->o->kv_group ? s->o->kv_group : 64, e);
@@ -66,7 +66,8 @@ static int measure_cache(struct survey *s, struct weft_error *e) {
     if (code) return error_prefix(e, "--kv-bits");
     kv_scheme_name(&scheme, s->kv_name, sizeof s->kv_name);
     if (!(all = mem_new((size_t)shape.n_attention + 1, sizeof *all))) return error_memory(e, "KV schemes");
-    for (int i = 0; i < shape.n_attention; i++) all[i] = scheme;
+    kv_scheme_parse(&plain, shape.f32_rows ? "f32" : "16", 0, NULL);
+    for (int i = 0; i < shape.n_attention; i++) all[i] = i < shape.n_attention - shape.n_mtp ? scheme : plain;
     if (s->has_config) code = read_kv_config(s, all, &shape, e);
     struct cache_options c = {.backend = model_backend(s->model), .schemes = s->o->kv_bits || s->has_config ? all : NULL,
                               .kv_start = s->o->kv_start, .max_undo_rows = WEFT_DRAFT_MAX + 1};
@@ -142,6 +143,9 @@ static void print_memory(struct survey *s) {
                (double)s->cache.snapshot / mib);
     out_printf("  attention rows  %10.1f   %s, %.1f KiB a token\n", kv_bytes(s, s->context) / mib, s->kv_name,
                (double)s->cache.page / KV_ROWS / 1024);
+    double mtp = (double)s->cache.mtp_page * ((s->context + KV_ROWS - 1) / KV_ROWS);
+    out_printf("                             drafting takes %.1f more for redo logs%s", (double)s->cache.log / mib, mtp > 0 ? "" : "\n");
+    if (mtp > 0) out_printf(" and, with the model's own head, %.1f for its rows\n", mtp / mib);
     out_printf("  tables          %10.1f\n", (double)s->cache.fixed / mib);
     out_printf("  together        %10.1f\n", total_bytes(s) / mib);
 }
