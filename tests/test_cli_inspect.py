@@ -16,7 +16,7 @@ def inspect_tells_what_the_bundled_model_is():
     assert all(t["name"].startswith("visual.") for t in o["skipped_tensors"]) and len(o["skipped_tensors"]) > 10
     m = o["memory"]
     equal(m["total_bytes"], sum(m[k] for k in ("packed_bytes", "mapped_bytes", "workspace_bytes", "state_bytes", "kv_bytes",
-                                              "tables_bytes")))
+                                              "program_bytes")))
     for word in ("affine 4/64", "bits a weight", "packed weights", "visual.*", "folded"):
         assert word in good("inspect", TINY).decode(), word
 
@@ -30,6 +30,15 @@ def memory_grows_with_the_context_and_shrinks_with_fewer_bits():
     assert at("-c", "32k", "--kv-bits", "8")["kv_bytes"] < 0.6 * long["kv_bytes"]
     assert at("-c", "32k", "--kv-bits", "turbo:k4v3")["kv_bytes"] < 0.4 * long["kv_bytes"]
     bad("inspect", TINY, "--kv-bits", "7", says=["--kv-bits", "7"])
+
+
+@test
+def the_process_takes_what_inspect_says():
+    tokens = ",".join(str(i * 7919 % 12000) for i in range(3000))
+    for kv in ("16", "turbo:k4v3"):
+        said = good_json("inspect", TINY, "--json", "-c", "3000", "--kv-bits", kv)["memory"]["total_bytes"]
+        took = good_json("generate", TINY, "--tokens", tokens, "--raw", "--json", "--max-tokens", "0", "-c", "3000", "--kv-bits", kv)["peak_bytes"]
+        assert abs(took / said - 1) < 0.1, (kv, took, said)  # pages of 2 MiB weigh on so small a model
 
 
 @test

@@ -254,6 +254,8 @@ static int run(int argc, char **argv, struct weft_error *e) {
         .n_groups = 4, .min_positional = 1, .max_positional = 1};
     int code = args_parse(&a, argc, argv, e);
     if (code) return code < 0 ? code : 0;
+    /* One prompt has nothing to share: states for later prompts would only take memory, unless they are asked for. */
+    if (!ro.cache_bytes && !ro.snapshot_every) ro.no_prefix_cache = 1;
     struct prompt p = {0};
     struct run r;
     code = read_prompt(&p, &o, e); /* before the model: a wrong file name shall not take its loading time */

@@ -10,6 +10,7 @@
 #include "model/model.h"
 #include "quant/kv.h"
 #include "quant/quant.h"
+#include "text/tokenizer.h"
 
 enum { FORMS_MAX = 64 };
 
@@ -24,6 +25,7 @@ struct survey {
     int64_t parameters; uint64_t bytes;   /* of matrices */
     struct cache_bytes cache;
     struct model_bytes sizes;
+    size_t program; /* what the process has before any weight: code, libraries, tables, tokenizer */
     int context, has_config;
     char kv_name[64];
 };
@@ -86,7 +88,7 @@ static double kv_bytes(const struct survey *s, int n) {
 
 static double total_bytes(const struct survey *s) {
     return (double)s->sizes.packed + (double)s->sizes.mapped + (double)s->sizes.workspace + (double)s->cache.fixed +
-           (double)s->cache.state + kv_bytes(s, s->context);
+           (double)s->cache.state + (double)s->program + kv_bytes(s, s->context);
 }
 
 static const double mib = 1048576.0;
@@ -146,7 +148,7 @@ static void print_memory(struct survey *s) {
     double mtp = (double)s->cache.mtp_page * ((s->context + KV_ROWS - 1) / KV_ROWS);
     out_printf("                             drafting takes %.1f more for redo logs%s", (double)s->cache.log / mib, mtp > 0 ? "" : "\n");
     if (mtp > 0) out_printf(" and, with the model's own head, %.1f for its rows\n", mtp / mib);
-    out_printf("  tables          %10.1f\n", (double)s->cache.fixed / mib);
+    out_printf("  program         %10.1f   code, tokenizer, tables\n", (double)(s->cache.fixed + s->program) / mib);
     out_printf("  together        %10.1f\n", total_bytes(s) / mib);
 }
 
@@ -252,7 +254,7 @@ static void print_json(struct survey *s, const char *plan, int tensors) {
                           n.mtp_final, "skipped_tensors", json_tensors(c, 1), "skipped_files", files);
     json_object_set_new(o, "memory", json_pack("{s:i,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:f,s:f,s:f}", "context", s->context, "packed_bytes",
                         (json_int_t)s->sizes.packed, "mapped_bytes", (json_int_t)s->sizes.mapped, "workspace_bytes",
-                        (json_int_t)s->sizes.workspace, "state_bytes", (json_int_t)s->cache.state, "tables_bytes", (json_int_t)s->cache.fixed, "snapshot_bytes",
+                        (json_int_t)s->sizes.workspace, "state_bytes", (json_int_t)s->cache.state, "program_bytes", (json_int_t)(s->cache.fixed + s->program), "snapshot_bytes",
                         (json_int_t)s->cache.snapshot, "kv", s->kv_name, "kv_bytes_per_token", (double)s->cache.page / KV_ROWS,
                         "kv_bytes", kv_bytes(s, s->context), "total_bytes", total_bytes(s)));
     if (tensors) json_object_set_new(o, "tensors", json_tensors(c, 0));
@@ -320,6 +322,17 @@ static int verify(struct survey *s, struct weft_error *e) {
     return code;
 }
 
+/* Measured: this process has everything but weights and sequences, once it has the tokenizer. */
+static size_t program_bytes(const char *folder) {
+    struct tokenizer *t = NULL;
+    char *path = file_join(folder, "tokenizer.json");
+    if (path && file_exists(path)) tokenizer_open(&t, path, NULL);
+    size_t bytes = mem_resident_bytes();
+    tokenizer_close(t);
+    mem_free(path);
+    return bytes;
+}
+
 struct options { int plan, verify, tensors, json; };
 
 static int show(struct survey *s, const struct options *o, struct weft_error *e) {
@@ -373,6 +386,7 @@ static int run(int argc, char **argv, struct weft_error *e) {
     mem_free(folder);
     if (code) return code;
     s.context = model_limits(s.model)->max_context;
+    s.program = program_bytes(model_checkpoint(s.model)->folder);
     code = show(&s, &o, e);
     model_close(s.model);
     return code;

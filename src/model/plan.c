@@ -291,9 +291,19 @@ static void set_limits(struct model *m) {
         .n_experts = c->n_experts, .top_k = c->top_k};
 }
 
+/* What was read of the files to look at them (samples, gains, an embedding's values) need not stay in this process: pages that
+ * steps read in place come back as they are touched. */
+static void release_files(struct model *m) {
+    for (int i = 0; i < m->checkpoint->n_entries; i++) {
+        const struct tensor *t = m->checkpoint->entries[i].tensor;
+        mem_release_pages((void *)t->data, t->n_bytes);
+    }
+}
+
 int plan_new(struct model *m, struct weft_error *e) {
     int code = ready_weights(m, e);
     if (code) return code;
+    release_files(m);
     set_limits(m);
     if ((code = new_rope(m, e))) return code;
     struct layout count = {0};
