@@ -295,6 +295,32 @@ static void every_form_of_the_result_is_that_of_its_floats(void **state) {
             }
 }
 
+static void a_nan_stays_in_its_row_and_in_those_that_see_it(void **state) {
+    (void)state;
+    enum { N = 130, AT = 70 };
+    struct attention_shape s = {4, 2, 64, 32};
+    for (OPS_EACH_ISA(isa))
+        for (int i = 0; i < N_SCHEMES; i++)
+            for (int where = 0; where < 3; where++) { /* in the query, key or value of row AT */
+                struct ops_device d;
+                if (!open_for(&d, isa, 1, s)) continue;
+                struct layer y = layer_new(s, schemes[i], 0, N), z = layer_new(s, schemes[i], 0, N);
+                struct inputs in = inputs_new(s, N, 25);
+                size_t width = 4 * 64;
+                float *clean = ops_new(N * width), *out = ops_new(N * width);
+                run(&d, &in, &y, 0, N, clean);
+                if (where == 0) in.q_gate[(AT * 4 + 2) * 2 * 64 + 5] = NAN;
+                else (where == 1 ? in.k : in.v)[(AT * 2 + 1) * 64 + 5] = NAN;
+                run(&d, &in, &z, 0, AT, out), run(&d, &in, &z, AT, N - AT, out + AT * width);
+                assert_memory_equal(out, clean, AT * width * sizeof *out);
+                assert_memory_equal(out + AT * width, clean + AT * width, 2 * 64 * sizeof *out); /* the other kv head's */
+                for (int r = AT; r < (where == 0 ? AT + 1 : N); r++) assert_true(isnan(out[(size_t)r * width + 2 * 64 + 5]));
+                if (where == 0)
+                    assert_memory_equal(out + (AT + 1) * width, clean + (AT + 1) * width, (N - AT - 1) * width * sizeof *out);
+                free(clean), free(out), inputs_free(&in), layer_free(&y), layer_free(&z), ops_close(&d);
+            }
+}
+
 /* Heads that RMS-norm to themselves: gain chosen so that the rotation alone remains. */
 static void rotation_golden(const char *name, int three_axes) {
     struct ops_golden g;
@@ -348,6 +374,7 @@ int main(void) {
         cmocka_unit_test(deep_steps_equal_the_prompt_for_heads_of_any_number),
         cmocka_unit_test(packed_groups_equal_each_alone),
         cmocka_unit_test(every_form_of_the_result_is_that_of_its_floats),
+        cmocka_unit_test(a_nan_stays_in_its_row_and_in_those_that_see_it),
         cmocka_unit_test(one_axis_rotates_as_the_golden_values),
         cmocka_unit_test(three_axes_rotate_as_the_golden_values),
     };

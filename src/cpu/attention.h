@@ -15,7 +15,7 @@ struct attention_work {
     int dim, max_q, n_q;
     float *q;                      /* [max_q][dim] */
     uint8_t *q_pairs;              /* [max_q][dim * 4 bytes]: for bf16 blocks */
-    int32_t *q_high, *q_low;       /* [max_q][dim / 4]: for blocks of codes ... */
+    int32_t *q_high, *q_low;       /* [max_q][dim / 4 steps], 1 or 4 words a step: for blocks of codes ... */
     float *q_scale, *q_sum;        /* [max_q][dim / 32] */
     int q_group;                   /* ... of groups of this size */
     float *scores, *more_scores;   /* [max_q][64] */
@@ -24,7 +24,7 @@ struct attention_work {
     float *dots;                   /* [max_q][64] */
     uint8_t *p_pairs;              /* [max_q][64 * 4 bytes] */
     float *weights;                /* [max_q][64] */
-    int32_t *p_high, *p_low;       /* [max_q][16] */
+    int32_t *p_high, *p_low;       /* [max_q][16 steps] */
     float *p_scale, *p_sum;        /* [max_q] */
     uint8_t *codes;                /* [64 * dim] */
     float *scale, *bias;           /* [dim / 32][64] */

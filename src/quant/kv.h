@@ -6,7 +6,8 @@
  * Invariants
  * 1. A row's stored form is a function of its values alone and never changes once written; rows may be written in any order.
  * 2. Writing a row may rewrite bytes that hold other rows of the same block: one thread at a time per block.
- * 3. Rows that were never written read as anything; nothing but their own lanes depends on them.
+ * 3. A value that is not finite makes its group's elements, or the row's, NaN: a failure never turns into plausible numbers.
+ * 4. Rows that were never written read as anything; nothing but their own lanes depends on them.
  *
  * Layouts (64 rows, D = head_dim)
  *   bf16    K [D/2][64][2]    V [32][D][2], the last index being the row's parity
@@ -62,11 +63,9 @@ void kv_affine_export(const uint8_t *block, int is_v, struct kv_shape s, int row
 void kv_affine_import(uint8_t *block, int is_v, struct kv_shape s, int row, const uint8_t *packed, const uint16_t *scales,
                       const uint16_t *biases);
 
-/* Where the codes' planes lie and how to read them; for kernels. */
+/* Where the codes' planes lie; for kernels. */
 struct kv_planes { int n; int bits[2], shift[2]; size_t offset[2]; size_t bytes; };
 struct kv_planes kv_planes_of(struct kv_shape s);
-/* The first n_rows rows of a block of codes as one byte each: K as [D/4][64][4], V as [16][D][4]; other rows as anything. */
-void kv_codes(const uint8_t *block, int is_v, struct kv_shape s, int n_rows, uint8_t *codes);
 
 /* TurboQuant's rotation of a row, y = H(sign x) / sqrt(dim), and its inverse, in place. */
 void kv_rotate(float *x, int dim);

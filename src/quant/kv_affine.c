@@ -1,5 +1,6 @@
 /* Rows quantized on arrival as MLX quantizes its cache: values rounded to bf16, groups along the head, the Metal rule, scales
  * and biases rounded to bf16 when stored. */
+#include <math.h>
 #include <string.h>
 
 #include "quant/affine.h"
@@ -26,7 +27,10 @@ static void write_row(uint8_t *block, int is_v, struct kv_shape s, int row, cons
     for (int d = 0; d < s.dim; d++) rounded[d] = float_from_bf16(bf16_from_float(x[d]));
     for (int g = 0; g < s.dim / s.group; g++) {
         float scale, bias;
+        int finite = 1;
+        for (int i = 0; i < s.group; i++) finite &= isfinite(x[g * s.group + i]) != 0;
         affine_encode_group(rounded + g * s.group, s.group, s.bits, AFFINE_METAL, codes + g * s.group, &scale, &bias);
+        if (!finite) scale = bias = NAN; /* the encoder skips NaN */
         uint16_t h[2] = {bf16_from_float(scale), bf16_from_float(bias)};
         uint8_t *at = scale_at(block, s, row, g);
         memcpy(at, &h[0], 2);

@@ -47,20 +47,3 @@ void kv_codes_get(const uint8_t *block, int is_v, struct kv_shape s, int row, ui
         }
     }
 }
-
-void kv_codes(const uint8_t *block, int is_v, struct kv_shape s, int n_rows, uint8_t *codes) {
-    struct kv_planes p = kv_planes_of(s);
-    int quads = is_v ? (n_rows + 3) / 4 : s.dim / 4, lanes = is_v ? s.dim : KV_ROWS;
-    for (int i = 0; i < p.n; i++) {
-        int w = p.bits[i], n = 8 / w, mask = (1 << w) - 1, shift = p.shift[i];
-        for (int q = 0; q < quads; q++) {
-            const uint8_t *in = block + p.offset[i] + (size_t)(q / n) * (size_t)lanes * 4;
-            uint8_t *out = codes + (size_t)q * (size_t)lanes * 4;
-            int bit = q % n * w;
-            if (i == 0)
-                for (int j = 0; j < lanes * 4; j++) out[j] = (uint8_t)(in[j] >> bit & mask);
-            else
-                for (int j = 0; j < lanes * 4; j++) out[j] = (uint8_t)(out[j] | (in[j] >> bit & mask) << shift);
-        }
-    }
-}

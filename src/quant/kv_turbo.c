@@ -70,7 +70,7 @@ static size_t scale_at(struct kv_shape s, int row, int b) {
     return kv_planes_of(s).bytes + ((size_t)b * KV_ROWS + (size_t)row) * sizeof(uint16_t);
 }
 static void put_f16(uint8_t *at, float v) {
-    uint16_t h = f16_from_float(fmaxf(-65504.0f, fminf(v, 65504.0f)));
+    uint16_t h = f16_from_float(isfinite(v) ? fmaxf(-65504.0f, fminf(v, 65504.0f)) : NAN);
     memcpy(at, &h, 2);
 }
 static float get_f16(const uint8_t *at) { return float_from_f16(load_u16(at)); }
@@ -81,7 +81,9 @@ static void encode_keys(const float *x, int bits, uint8_t *codes, float *scale, 
     int is_signed = bits == 8;
     float most = is_signed ? 127.0f : (float)((1 << bits) - 1), least = is_signed ? -most : 0.0f, raise = is_signed ? most : 0.0f;
     float low = x[0], high = x[0], largest = 0.0f;
+    int finite = 1;
     for (int i = 0; i < BLOCK; i++) {
+        finite &= isfinite(x[i]) != 0;
         low = fminf(low, x[i]), high = fmaxf(high, x[i]);
         largest = fmaxf(largest, fabsf(x[i]));
     }
@@ -92,7 +94,7 @@ static void encode_keys(const float *x, int bits, uint8_t *codes, float *scale, 
         z = is_signed || high > 0.0f ? 0.0f : -most;
     }
     for (int i = 0; i < BLOCK; i++) codes[i] = (uint8_t)(clip(rintf(x[i] / step - z), least, most) + raise);
-    *scale = s, *zero = z;
+    *scale = finite ? s : NAN, *zero = z;
 }
 
 static void write_k(uint8_t *block, struct kv_shape s, int row, const float *x) {
