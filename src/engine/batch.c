@@ -175,7 +175,7 @@ int engine_step_running(struct weft_engine *x, struct weft_error *e) {
     int code = plan(x, e);
     if (code) return code;
     pack(x);
-    double begin = clock_ms();
+    double begin = clock_work_ms();
     if ((code = engine_forward(x, &x->batch, e))) return code;
     int rows = 0, decoding = 0, drafts = 0;
     for (int i = 0; i < x->n_parts; i++) {
@@ -187,7 +187,7 @@ int engine_step_running(struct weft_engine *x, struct weft_error *e) {
         x->keeps[i] = p->keep;
     }
     cache_commit(x->cache, &x->batch, x->keeps);
-    if (decoding == rows) draft_clock(x, rows, drafts, clock_ms() - begin);
+    if (decoding == rows) draft_clock(x, rows, drafts, clock_work_ms() - begin);
     for (int i = 0; i < x->n_parts; i++) take_snapshots(x, &x->parts[i], &x->groups[i]), see_hidden(x, &x->parts[i]);
     if (x->drafter && x->drafter->settle) code = x->drafter->settle(x, e);
     for (int i = 0; i < x->n_parts; i++) {

@@ -3,7 +3,8 @@
  * A draft of k tokens costs the drafter's time and k more rows in the step; it brings p1 + p1 p2 + ... more tokens, p_d being the
  * chance that draft d is kept once those before it were. The control keeps running means of p_d for each request, and of what a
  * row and a draft cost for the engine, and lengthens a draft as long as the next token brings more than the time it takes would
- * bring without it. When nothing pays it drafts once in a while, less and less often, to see whether that is still so. */
+ * bring without it. Times are processor times of the stepping thread, which does its share of every step: what other programs do
+ * at the moment is not held against drafts. When nothing pays it drafts once in a while, less and less often, to see whether that is still so. */
 #include "engine/draft.h"
 
 #include <string.h>
@@ -18,7 +19,7 @@ enum {
     FIRST_PAUSE = 16, LONGEST_PAUSE = 256, /* tokens */
     PLAIN_STEPS = 2, PLAIN_AGE = 48,      /* steps without drafts that are timed at first; after how many it is done again */
     FORGOTTEN = 100,                      /* steps after which a time is not believed any more */
-    TRIED_ENOUGH = 2, FIRST_LENGTH = 2,   /* drafts of a new request are short until so many were judged */
+    TRIED_ENOUGH = 2, FIRST_LENGTH = 1,   /* drafts of a new request are short until so many were judged */
     STRETCH_EVERY = 12,
 };
 /* Below this chance the first draft never pays: it costs a row and a run of the drafter, a seventh of a step at the least. */
@@ -153,16 +154,18 @@ int draft_wanted(struct weft_request *r) {
     return 1;
 }
 
+int draft_is_resting(const struct weft_request *r) { return r->draft && r->draft->pause > 0; }
+
 void draft_paused(struct weft_request *r, int n_tokens) {
     if (r->draft && r->draft->pause > 0) r->draft->pause = r->draft->pause > n_tokens ? r->draft->pause - n_tokens : 0;
 }
 
 int draft_run(struct weft_engine *x, struct weft_request **r, int n, struct weft_error *e) {
-    double begin = clock_ms();
+    double begin = clock_work_ms();
     int wanted = 0;
     for (int i = 0; i < n; i++) wanted += r[i]->n_drafts;
     int code = x->drafter->draft(x, r, n, e);
-    if (wanted) blend(&x->control->draft_ms, (clock_ms() - begin) / wanted);
+    if (wanted) blend(&x->control->draft_ms, (clock_work_ms() - begin) / wanted);
     for (int i = 0; !code && x->draft_hook && i < n; i++) x->draft_hook(x->draft_hook_arg, r[i], r[i]->drafts, r[i]->n_drafts);
     return code;
 }
@@ -173,8 +176,8 @@ void draft_learn(struct weft_request *r, int drafted, int accepted) {
         r->result.drafted[d]++, x->stats.drafted[d]++;
         if (d < accepted) r->result.accepted[d]++, x->stats.accepted[d]++;
         if (d > accepted) continue; /* nobody looked at it */
-        /* the first few count most: a drafter that is always wrong is found out in four tries */
-        double *mean = &r->draft->kept[d], *all = &x->control->kept[d], weight = 1.0 / (3 + r->draft->seen[d]++);
+        /* the first few count most: a drafter that is always wrong is found out in three tries */
+        double *mean = &r->draft->kept[d], *all = &x->control->kept[d], weight = 1.0 / (2 + r->draft->seen[d]++);
         *mean += (weight > 0.08 ? weight : 0.08) * ((d < accepted) - *mean);
         *all += 0.02 * ((d < accepted) - *all);
     }

@@ -33,6 +33,8 @@ void *draft_data(const struct weft_request *r);
 
 /* How long a draft would pay now; 0: none. */
 int draft_wanted(struct weft_request *r);
+/* It did not pay and waits for its next try. */
+int draft_is_resting(const struct weft_request *r);
 /* So many tokens were drawn without. */
 void draft_paused(struct weft_request *r, int n_tokens);
 int draft_run(struct weft_engine *x, struct weft_request **r, int n, struct weft_error *e);

@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "engine/draft.h"
 
-enum { HELD_ROWS = 24 };
+enum { HELD_ROWS = 24, RESTING_ROWS = 8 };
 
 struct held { int first, n; float *rows; /* [HELD_ROWS][hidden] */ };
 
@@ -123,6 +123,15 @@ static int first_text_row(const struct weft_request *r, int first, int end) {
     return first;
 }
 
+/* While drafting rests its rows are not kept up: they would cost more than they bring. The newest are enough for a try. */
+static void forget_oldest(const struct weft_engine *x, struct held *h) {
+    int gone = h->n - RESTING_ROWS;
+    if (gone <= 0) return;
+    size_t width = (size_t)x->hidden;
+    memmove(h->rows, h->rows + (size_t)gone * width, (size_t)RESTING_ROWS * width * sizeof *h->rows);
+    h->first += gone, h->n = RESTING_ROWS;
+}
+
 /* Runs what is held where the new rows will not fit behind it. */
 static int run_held(struct weft_engine *x, struct weft_error *e) {
     struct mtp *m = x->drafter_data;
@@ -131,6 +140,7 @@ static int run_held(struct weft_engine *x, struct weft_error *e) {
     for (int i = 0; i < m->n_chunks && !code; i++) {
         struct weft_request *r = m->chunks[i].r;
         struct held *h = draft_data(r);
+        if (r->started_answer && h->n + m->chunks[i].n > HELD_ROWS && draft_is_resting(r)) forget_oldest(x, h);
         if (!h->n || (r->started_answer && h->n + m->chunks[i].n <= HELD_ROWS)) continue;
         if (rows_in(m) + h->n > x->limits.max_rows) {
             if ((code = run_and_keep(x, e))) return code;
