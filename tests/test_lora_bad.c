@@ -45,6 +45,7 @@ static void not_a_number(struct toy *a) { named(a, "base_model.model.lm_head.lor
 static void replaced_too(struct toy *a) { toy_add(a, LAYER "mlp.up_proj.weight", 1, 96, 64, 0); }
 static void other_base(struct toy *a) { toy_add(a, LAYER "mlp.up_proj.base_layer.weight", 1, 96, 64, 0); }
 static void other_shape(struct toy *a) { toy_add(a, "base_model.model.model.norm.weight", 1, 63, 0, 0); }
+static void turned_conv(struct toy *a) { toy_add(a, LAYER "linear_attn.conv1d.weight", 1, 4, 128, 0); }
 static void grown(struct toy *a) {
     remove_named(a, "base_model.model.lm_head.lora_A.weight"), remove_named(a, "base_model.model.lm_head.lora_B.weight"),
         toy_add(a, "base_model.model.lm_head.weight", 1, 40, 64, 0);
@@ -88,7 +89,8 @@ static const struct fault faults[] = {
     {"lm_head.lora_B.weight\" is not finite at element 7", 0, not_a_number, NULL},
     {"and has a LoRA as well", 0, replaced_too, NULL},
     {"base_layer.weight\" is not the base's \"layers.0.mlp.up_proj\"", 0, other_base, NULL},
-    {"norm.weight\" has the shape [63]; for \"norm.weight\" it is to be 64 values", 0, other_shape, NULL},
+    {"norm.weight\" has the shape [63]; for \"norm.weight\" it is to be [64]", 0, other_shape, NULL},
+    {"has the shape [4, 128]; for \"layers.0.linear_attn.conv1d.weight\" it is to be [128, 1, 4]", 0, turned_conv, NULL},
     {"has the shape [40, 64], but \"lm_head\" is [32, 64]", 0, grown, NULL},
     {"is an embedding, but its tensors are those of a linear layer", 0, linear_embedding, NULL},
     {"is for an embedding, but its module is none", 0, embedding_elsewhere, NULL},

@@ -21,12 +21,12 @@ enum target_kind {
     TARGET_EXPERTS,   /* a stack of matrices: "layers.3.mlp.switch_mlp.up_proj" */
     TARGET_GAIN,      /* vectors, by the tensor's name. A norm that PEFT's files hold as gain - 1 ("norm.weight") */
     TARGET_A_LOG,     /* used as -exp(value) */
-    TARGET_VECTOR,    /* used as stored */
+    TARGET_VECTOR,    /* used as stored; a convolution's weights, too, with n_out channels and n_in taps */
 };
 struct adapter_target {
     const char *name;
     enum target_kind kind;
-    int n_in, n_out, n_experts;
+    int n_in, n_out, n_experts;          /* n_in 0: a plain vector */
     const struct weight *weight;         /* of a matrix and the embedding */
     const struct linear *linear;         /* of a matrix */
     const float *values; int n_values;   /* of a vector, as the forward uses it */

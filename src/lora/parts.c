@@ -5,6 +5,8 @@
 
 #include "quant/quant.h"
 
+enum { MOST_RANK = 4096 }; /* DoRA's norms need a square of it */
+
 /* ---- shapes ---- */
 
 static int wrong_shape(const struct tensor *t, const struct adapter_target *g, const char *wanted, struct weft_error *e) {
@@ -17,7 +19,7 @@ static int check_rank(const struct slot *s, const struct adapter_target *g, int6
     if (ra != rb)
         return error_set(e, WEFT_ERROR_INPUT, "%s: tensor \"%s\" has rank %lld, but \"%s\" has %lld", s->b->file, s->b->name,
                          (long long)rb, s->a->name, (long long)ra);
-    if (ra < 1 || ra > 1 << 16)
+    if (ra < 1 || ra > MOST_RANK)
         return error_set(e, WEFT_ERROR_INPUT, "%s: tensor \"%s\" gives \"%s\" a rank of %lld", s->a->file, s->a->name, g->name,
                          (long long)ra);
     return 0;
@@ -216,13 +218,21 @@ static int read_low_rank(struct adapter *a, int target, struct weft_error *e) {
     return 0;
 }
 
+/* [n]; a convolution's [channels, taps] with a 1 anywhere behind the channels: the numbers lie in one order in all of these. */
+static int is_vector_shape(const struct tensor *t, const struct adapter_target *g) {
+    if (!g->n_in) return tensor_is_shape(t, 1, (const int64_t[]){g->n_values});
+    return tensor_is_shape(t, 2, (const int64_t[]){g->n_out, g->n_in}) ||
+           tensor_is_shape(t, 3, (const int64_t[]){g->n_out, 1, g->n_in}) ||
+           tensor_is_shape(t, 3, (const int64_t[]){g->n_out, g->n_in, 1});
+}
+
 static int read_vector(struct adapter *a, int target, struct weft_error *e) {
     const struct adapter_target *g = &a->base->targets[target];
     const struct tensor *t = a->slots[target].replaced;
     struct part *p = &a->parts[target];
     char wanted[64];
-    snprintf(wanted, sizeof wanted, "%d values", g->n_values);
-    if (tensor_elements(t) != g->n_values) return wrong_shape(t, g, wanted, e);
+    snprintf(wanted, sizeof wanted, g->n_in ? "[%d, 1, %d]" : "[%d]", g->n_in ? g->n_out : g->n_values, g->n_in);
+    if (!is_vector_shape(t, g)) return wrong_shape(t, g, wanted, e);
     if (!(p->values = take(a, (size_t)g->n_values, sizeof *p->values))) return error_memory(e, a->folder);
     int code = read_floats(t, p->values, e);
     for (int i = 0; i < g->n_values && !code; i++) {

@@ -19,11 +19,13 @@ static struct adapter_target *add(struct list *l, enum target_kind kind, const c
     return &l->at[l->n++];
 }
 
-static void add_vector(struct list *l, enum target_kind kind, const char *prefix, const char *leaf, const float *values, int n) {
+static struct adapter_target *add_vector(struct list *l, enum target_kind kind, const char *prefix, const char *leaf,
+                                         const float *values, int n) {
     char name[NAME_ROOM];
     snprintf(name, sizeof name, "%s.%s", prefix, leaf);
     struct adapter_target *t = add(l, kind, name);
     t->values = values, t->n_values = n;
+    return t;
 }
 
 static void add_experts(struct list *l, struct experts *x, const char *prefix) {
@@ -48,7 +50,9 @@ static void add_layer(struct list *l, const struct layer *y, const char *prefix)
     } else {
         int channels = 2 * c->linear_k_heads * c->linear_k_dim + c->linear_v_heads * c->linear_v_dim;
         add_vector(l, TARGET_VECTOR, prefix, "linear_attn.norm.weight", y->delta_norm, c->linear_v_dim);
-        add_vector(l, TARGET_VECTOR, prefix, "linear_attn.conv1d.weight", y->conv, channels * c->conv_taps);
+        struct adapter_target *conv =
+            add_vector(l, TARGET_VECTOR, prefix, "linear_attn.conv1d.weight", y->conv, channels * c->conv_taps);
+        conv->n_out = channels, conv->n_in = c->conv_taps;
         add_vector(l, TARGET_VECTOR, prefix, "linear_attn.dt_bias", y->dt_bias, c->linear_v_heads);
         add_vector(l, TARGET_A_LOG, prefix, "linear_attn.A_log", y->neg_exp_a_log, c->linear_v_heads);
     }
