@@ -24,6 +24,7 @@ double ops_error(const float *got, const double *want, size_t n);
 /* A tensor of a golden file as floats (freed by free), or NULL when the folder of goldens is not there. */
 struct ops_golden { struct safetensors *file; };
 int ops_golden_open(struct ops_golden *g, const char *name); /* 0: not there */
+const struct tensor *ops_golden_tensor(const struct ops_golden *g, const char *name);
 float *ops_golden_floats(const struct ops_golden *g, const char *name);
 void ops_golden_close(struct ops_golden *g);
 #endif

@@ -326,7 +326,7 @@ static void rotation_golden(const char *name, int three_axes) {
     struct ops_golden g;
     if (!ops_golden_open(&g, name)) skip();
     enum { D = 256, HALF = 32 };
-    const struct tensor *t = safetensors_find(g.file, "q");
+    const struct tensor *t = ops_golden_tensor(&g, "q");
     int n = (int)t->shape[t->n_dims - 2], heads = (int)t->shape[t->n_dims - 3];
     float *q = ops_golden_floats(&g, "q"), *want = ops_golden_floats(&g, "q_out"),
           *positions = ops_golden_floats(&g, "positions"), *freq = ops_golden_floats(&g, "inv_freq");

@@ -46,5 +46,6 @@ struct cpu_attention {
     /* (highest, sum, o) joined with the next partial result. */
     void (*merge)(float *highest, float *sum, float *o, float next_highest, float next_sum, const float *next_o, int dim);
 };
-extern const struct cpu_attention cpu_attention_portable, cpu_attention_avx2, cpu_attention_avx512, cpu_attention_avx512bf16;
+extern const struct cpu_attention cpu_attention_portable, cpu_attention_avx2, cpu_attention_avx512, cpu_attention_avx512bf16,
+    cpu_attention_neon;
 #endif

@@ -30,5 +30,5 @@ struct cpu_delta {
     /* out = decay * in + k u'; decay 1 adds only. out may be in. */
     void (*fold)(const struct delta_fold *f);
 };
-extern const struct cpu_delta cpu_delta_portable, cpu_delta_avx2, cpu_delta_avx512;
+extern const struct cpu_delta cpu_delta_portable, cpu_delta_avx2, cpu_delta_avx512, cpu_delta_neon;
 #endif

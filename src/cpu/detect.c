@@ -64,7 +64,7 @@ static int has_dot_products(void) { return (getauxval(AT_HWCAP) & (1ul << 20)) !
 
 static const struct cpu_isa neon = {
     .name = "neon", .runs_here = has_dot_products,
-    .vec = &cpu_vec_portable, .delta = &cpu_delta_portable, .attention = &cpu_attention_portable,
+    .vec = &cpu_vec_neon, .delta = &cpu_delta_neon, .attention = &cpu_attention_neon,
     .kernels = cpu_kernels_neon,
 };
 

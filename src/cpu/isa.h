@@ -2,12 +2,10 @@
  * of its own for is the next lower one's. */
 #ifndef CPU_ISA_H
 #define CPU_ISA_H
+#include "cpu/attention.h"
 #include "cpu/cpu.h"
-
-/* op primitives: vec_NAME.c, delta_NAME.c, attention_NAME.c */
-extern const struct cpu_vec cpu_vec_portable, cpu_vec_avx2, cpu_vec_avx512;
-extern const struct cpu_delta cpu_delta_portable, cpu_delta_avx2, cpu_delta_avx512;
-extern const struct cpu_attention cpu_attention_portable, cpu_attention_avx2, cpu_attention_avx512, cpu_attention_avx512bf16;
+#include "cpu/delta.h"
+#include "cpu/vec.h"
 
 /* linear_NAME.c: for int8 inputs, then for bf16 inputs; of each form first the kernel for few rows if there are two. */
 #define CPU_AFFINE_KERNELS(isa, n)                                                                                       \

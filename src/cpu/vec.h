@@ -25,5 +25,5 @@ struct cpu_vec {
     void (*to_bf16)(const float *x, int n, uint16_t *out);
     void (*to_q8)(const float *x, int n, int8_t *codes, float *scale, float *sum); /* blocks of 32, the last may be shorter */
 };
-extern const struct cpu_vec cpu_vec_portable, cpu_vec_avx2, cpu_vec_avx512;
+extern const struct cpu_vec cpu_vec_portable, cpu_vec_avx2, cpu_vec_avx512, cpu_vec_neon;
 #endif
