@@ -59,7 +59,7 @@ def write(name, text):
     return path
 
 
-def weft(*args, input=None, timeout=120, env=None):
+def weft(*args, input=None, timeout=300, env=None):
     """The finished process; output as bytes."""
     return subprocess.run([WEFT, *map(str, args)], input=input, capture_output=True, timeout=timeout,
                           env=dict(os.environ, **env) if env else None)
