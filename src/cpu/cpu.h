@@ -25,7 +25,8 @@ struct cpu {
     struct { _Alignas(64) atomic_int next; } claim[CPU_MAX_OPS];
 };
 
-/* How one kind of op runs: n_tasks independent tasks, claimed by the threads; their number and cut depend on the op alone. */
+/* How one kind of op runs: n_tasks independent tasks, claimed by the threads; results do not
+ * depend on the cut. */
 struct cpu_op {
     int (*n_tasks)(const struct cpu *c, const struct op *op);
     void (*run)(const struct cpu *c, const struct op *op, int task, void *scratch);
