@@ -72,6 +72,28 @@ def the_length_is_limited_and_end_tokens_can_be_ignored():
 
 
 @test
+def an_answer_ends_where_the_context_does_and_a_longer_prompt_is_refused():
+    common = ["generate", TINY, "-c", "64", "--temperature", "0", "--threads", "1", "--json"]
+    whole = None
+    for more in ([], ["--draft", "mtp", "--draft-always"], ["--draft", "ngram", "--draft-always"]):
+        o = good_json(*common, "--tokens", ids(WHO_PROMPT), "--max-tokens", "1000000", "--ignore-eos", *more)
+        whole = whole or o["tokens"]
+        equal((o["tokens"], len(o["tokens"]), o["finish_reason"]), (whole, 64 - len(WHO_PROMPT), "length"), more)
+    equal(whole[:16], WHO_TOKENS)
+    o = good_json(*common, "--tokens", ids(WHO_PROMPT), "--max-tokens", "1000000")
+    equal((o["tokens"], o["finish_reason"]), (WHO_TOKENS, "stop"))
+    f = temp("context.session")
+    good(*common, "--tokens", ids(WHO_PROMPT[:11]), "--max-tokens", "0", "--session-save", f)
+    o = good_json(*common, "--tokens", ids(WHO_PROMPT[11:]), "--max-tokens", "1000000", "--ignore-eos", "--session", f)
+    equal((o["tokens"], o["finish_reason"]), (whole, "length"))
+    o = good_json(*common, "--tokens", ids([40] * 64), "--max-tokens", "5")
+    equal((o["tokens"], o["finish_reason"]), ([], "length"))
+    bad(*common, "--tokens", ids([40] * 65), "--max-tokens", "5", says=["the prompt has 65 tokens", "the context holds 64"])
+    bad(*common, "--tokens", ids([40] * 65), says=["the prompt has 65 tokens", "the context holds 64"])
+    bad(*common, "--tokens", ids([40] * 54), "--session", f, says="64")
+
+
+@test
 def a_stop_text_ends_the_answer_across_tokens_and_is_not_shown():
     common = ["generate", TINY, "--tokens", ids(WHO_PROMPT), "--temperature", "0", "--json"]
     o = good_json(*common, "--stop", "xyz", "--stop", "all test mo")
