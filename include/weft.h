@@ -126,7 +126,7 @@ struct weft_adapter;
 enum { WEFT_DRAFT_MAX = 8 };   /* longest draft */
 
 struct weft_engine_options {
-    size_t memory_bytes;       /* budget of weights, workspace and sequences together; 0: 4/5 of the memory that is free */
+    size_t memory_bytes;       /* budget of weights, workspace, adapters and sequences; 0: 4/5 of the memory that is free */
     size_t cache_bytes;        /* part of it for the prefix cache's state snapshots; 0: a quarter */
     int parallel;              /* requests that run at once, the others wait; 0: the model's */
     int prefill_chunk;         /* most prompt rows in one step; 0: the model's step_rows; less in long contexts (bounded time) */
@@ -147,15 +147,16 @@ WEFT_API int weft_engine_open(struct weft_engine **out, struct weft_model *m, co
 /* Requests still running end with WEFT_ERROR_CANCELLED. Sequences are freed before. */
 WEFT_API void weft_engine_close(struct weft_engine *engine);
 
-/* An adapter folder (PEFT or MLX); its memory comes on top of the engine's budget. *report, if wanted, says in lines what
- * matched; weft_free. */
+/* An adapter folder (PEFT or MLX). Its memory is taken from the engine's budget; it is refused when so much is not free, and a
+ * request still waiting that then can never fit ends with WEFT_ERROR_MEMORY. *report, if wanted, says in lines what matched;
+ * weft_free. */
 WEFT_API int weft_adapter_open(struct weft_adapter **out, struct weft_engine *engine, const char *folder, char **report,
                                struct weft_error *e);
 WEFT_API void weft_adapter_close(struct weft_adapter *a); /* no request or sequence uses it any more */
 struct weft_adapter_use { struct weft_adapter *adapter; float weight; };
 
 struct weft_engine_stats {
-    size_t memory_bytes;       /* budget of sequences: that of the engine less weights and workspace */
+    size_t memory_bytes;       /* budget of sequences: that of the engine less weights, workspace and adapters */
     size_t used_bytes, reserved_bytes, peak_used_bytes; /* of it; reserved: the worst case of all that runs */
     size_t resident_peak_bytes; /* of the process */
     uint64_t steps, rows, logit_rows;

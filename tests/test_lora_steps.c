@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "engine/inside.h"
 #include "help_engine.h"
 #include "help_small.h"
 
@@ -221,12 +222,91 @@ static void requests_with_and_without_an_adapter_share_steps_and_never_rows(void
     weft_engine_close(x);
 }
 
+static size_t budget_of(const struct weft_engine *x) {
+    struct weft_engine_stats stats;
+    weft_engine_stats(x, &stats);
+    return stats.memory_bytes;
+}
+
+/* An engine whose budget leaves `bytes` for sequences and adapters. */
+static struct weft_engine *small_engine(size_t bytes) {
+    struct weft_model_info info;
+    weft_model_info(kept_model(), &info);
+    bytes += info.packed_bytes + info.mapped_bytes + info.workspace_bytes;
+    return kept_engine(&(struct weft_engine_options){.memory_bytes = bytes});
+}
+
+static void the_memory_budget_counts_adapters(void **state) {
+    (void)state;
+    enum { ROWS = 3000 };
+    static const int32_t prompt[4] = {40, 41, 42, 43};
+    struct weft_error e = {0};
+    struct weft_adapter *a, *b;
+    const char *folder = write_for_tiny();
+    struct weft_engine *x = small_engine((size_t)64 << 20);
+    size_t all = budget_of(x);
+    if (weft_adapter_open(&a, x, folder, NULL, &e)) fail_msg("%s", e.message);
+    size_t first = all - budget_of(x);
+    if (weft_adapter_open(&b, x, folder, NULL, &e)) fail_msg("%s", e.message);
+    weft_adapter_close(b);
+    weft_adapter_close(a);
+    size_t least = budget_of(x); /* what steps need for adapters stays with the model */
+    char *report;
+    double mib;
+    if (weft_adapter_open(&a, x, folder, &report, &e)) fail_msg("%s", e.message);
+    size_t own = least - budget_of(x);
+    assert_int_equal(sscanf(report, "for-tiny: PEFT, rank 2, scale 2, %lf MiB", &mib), 1);
+    assert_true(mib > 0 && fabs((double)own / 1048576 - mib) <= 0.051);
+    assert_true(least < all && first >= own);
+    weft_free(report);
+    weft_adapter_close(a);
+    assert_int_equal(budget_of(x), least);
+    size_t bytes = engine_request_bytes(x, ROWS), sequence = engine_sequence_bytes(x, ROWS);
+    assert_true(own < bytes);
+    weft_engine_close(x);
+
+    x = small_engine(bytes); /* one such request, to the byte */
+    struct weft_request_options o = kept_ask("");
+    o.chat.messages = NULL, o.tokens = prompt, o.n_tokens = 4, o.max_tokens = ROWS - 4, o.ignore_eos = 1;
+    static struct kept k = {.cancel_at = 8};
+    kept_run(x, &o, &k, 1);
+    assert_int_equal(k.n, 8);
+    if (weft_submit(NULL, x, &o, &e)) fail_msg("%s", e.message); /* waits when the adapter comes: refused, not left waiting */
+    if (weft_adapter_open(&a, x, folder, NULL, &e)) fail_msg("%s", e.message);
+    int more = 1, steps = 0;
+    while (more > 0 && steps++ < 10) more = weft_engine_step(x, &e);
+    assert_int_equal(more, 0);
+    assert_int_equal(weft_submit(NULL, x, &o, &e), WEFT_ERROR_MEMORY);
+    assert_non_null(strstr(e.message, "the memory budget leaves"));
+    o.max_tokens = -1, o.adapters = &(struct weft_adapter_use){a, 1}, o.n_adapters = 1; /* as many as fit */
+    kept_run(x, &o, &k, 1);
+    assert_int_equal(k.n, 8);
+    weft_adapter_close(a);
+    o.max_tokens = ROWS - 4, o.n_adapters = 0;
+    kept_run(x, &o, &k, 1);
+    assert_int_equal(k.n, 8);
+    weft_engine_close(x);
+
+    x = small_engine(sequence);
+    struct weft_sequence *s;
+    if (weft_sequence_new(&s, x, ROWS, &e)) fail_msg("%s", e.message);
+    assert_int_equal(weft_adapter_open(&a, x, folder, NULL, &e), WEFT_ERROR_MEMORY);
+    assert_non_null(strstr(e.message, "the adapter needs"));
+    assert_non_null(strstr(e.message, ", 0.0 MB of the memory budget are free"));
+    assert_int_equal(budget_of(x), sequence);
+    weft_sequence_free(s);
+    if (weft_adapter_open(&a, x, folder, NULL, &e)) fail_msg("%s", e.message);
+    weft_adapter_close(a);
+    weft_engine_close(x);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(base_and_adapter_rows_in_one_step_are_bitwise_those_of_each_alone),
         cmocka_unit_test(chunks_and_threads_do_not_show_under_adapters),
         cmocka_unit_test(hidden_rows_and_the_head_apart_give_the_same_logits),
         cmocka_unit_test(requests_with_and_without_an_adapter_share_steps_and_never_rows),
+        cmocka_unit_test(the_memory_budget_counts_adapters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -192,6 +192,34 @@ static void what_only_the_tree_holds_makes_room_for_a_step(void **state) {
     end(c, t);
 }
 
+static void what_only_the_tree_holds_makes_room_for_what_lies_elsewhere(void **state) {
+    (void)state;
+    struct cache *c = make(16 << 20, 16 << 20, NULL, 0);
+    struct tree *t;
+    struct sequence *a, *b;
+    int32_t tokens[256];
+    static const int rows[] = {128, 256};
+    for (int j = 0; j < 256; j++) tokens[j] = j;
+    assert_int_equal(tree_new(&t, c, NULL), 0);
+    assert_int_equal(sequence_new(&a, c, NULL), 0);
+    assert_int_equal(run(t, a, tokens, 256, rows, 2, 0), 0);
+    size_t all = cache_memory_bytes(c), kept = cache_used_bytes(c);
+    assert_false(cache_set_aside(c, all + 1));
+    assert_int_equal(cache_used_bytes(c), kept); /* that takes nothing from the tree */
+    assert_false(cache_set_aside(c, all));       /* a sequence keeps its own */
+    assert_int_equal(cache_memory_bytes(c), all);
+    sequence_free(a);
+    assert_true(cache_set_aside(c, all));
+    assert_int_equal(cache_memory_bytes(c) + cache_used_bytes(c) + c->idle_bytes, 0);
+    assert_int_equal(sequence_new(&b, c, NULL), 0);
+    assert_int_equal(run(t, b, tokens, 256, rows, 2, 0), WEFT_ERROR_MEMORY);
+    cache_give_back(c, all);
+    assert_int_equal(run(t, b, tokens, 256, rows, 2, 0), 0);
+    assert_cold(b, tokens, 256);
+    sequence_free(b);
+    end(c, t);
+}
+
 static void thinning_leaves_evenly_spaced_snapshots_and_the_last_one(void **state) {
     (void)state;
     struct cache *c = make(PLENTY, PLENTY, NULL, 0);
@@ -383,6 +411,7 @@ int main(void) {
         cmocka_unit_test(with_room_every_prompt_gets_the_deepest_state_that_was_kept),
         cmocka_unit_test(without_room_what_is_restored_is_right_all_the_same),
         cmocka_unit_test(what_only_the_tree_holds_makes_room_for_a_step),
+        cmocka_unit_test(what_only_the_tree_holds_makes_room_for_what_lies_elsewhere),
         cmocka_unit_test(thinning_leaves_evenly_spaced_snapshots_and_the_last_one),
         cmocka_unit_test(an_exact_repeat_has_its_hidden_row_and_needs_nothing_computed),
         cmocka_unit_test(mtp_rows_that_came_later_replace_pages_without_them),

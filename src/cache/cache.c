@@ -145,7 +145,7 @@ void cache_free(struct cache *c) {
 
 size_t cache_used_bytes(const struct cache *c) { return c->used_bytes; }
 size_t cache_peak_bytes(const struct cache *c) { return c->peak_bytes; }
-size_t cache_memory_bytes(const struct cache *c) { return c->options.memory_bytes; }
+size_t cache_memory_bytes(const struct cache *c) { return c->options.memory_bytes - atomic_load(&c->aside_bytes); }
 const char *cache_scheme_text(const struct cache *c) { return c->scheme_text; }
 size_t cache_state_bytes(const struct cache *c) { return (size_t)c->shape.n_delta * c->delta.layer_bytes; }
 

@@ -96,7 +96,10 @@ struct cache_bytes { size_t page, low_page, mtp_page, state, log, snapshot, fixe
 void cache_sizes(const struct cache_shape *shape, const struct cache_options *o, struct cache_bytes *out);
 size_t cache_used_bytes(const struct cache *c);
 size_t cache_peak_bytes(const struct cache *c);    /* the most that was in use since cache_new */
-size_t cache_memory_bytes(const struct cache *c);  /* the budget */
+size_t cache_memory_bytes(const struct cache *c);  /* the budget, less what is set aside */
+/* Part of the budget for something that lies elsewhere; what only the tree holds makes room. 0: there is not so much. */
+int cache_set_aside(struct cache *c, size_t bytes);
+void cache_give_back(struct cache *c, size_t bytes);
 /* What a sequence of n_rows rows in all takes when nothing is shared; `undo`: with redo logs and MTP rows. A request whose bytes, with those
  * of the requests already running, are within the budget never fails for memory: what the tree holds makes room. */
 size_t cache_request_bytes(const struct cache *c, int n_rows, int undo);

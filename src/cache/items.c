@@ -41,10 +41,25 @@ static void release_all(struct cache *c) {
         while (pools[i]->n_idle > 0) release_idle(pools[i], pools[i]->free[pools[i]->n_free - pools[i]->n_idle]);
 }
 
+int cache_set_aside(struct cache *c, size_t bytes) {
+    size_t all = cache_memory_bytes(c);
+    if (bytes > all) return 0;
+    while (c->used_bytes > all - bytes)
+        if (!c->reclaim || !c->reclaim(c->reclaim_arg)) return 0;
+    if (c->used_bytes + c->idle_bytes > all - bytes) release_all(c);
+    atomic_fetch_add(&c->aside_bytes, bytes);
+    return 1;
+}
+
+void cache_give_back(struct cache *c, size_t bytes) {
+    CHECK(bytes <= atomic_load(&c->aside_bytes));
+    atomic_fetch_sub(&c->aside_bytes, bytes);
+}
+
 int items_take(struct item_pool *p) {
     struct cache *c = p->cache;
     if (!c || p->capacity == 0) return NO_PAGE;
-    while (c->used_bytes + p->item_bytes > c->options.memory_bytes || p->n_used >= p->capacity)
+    while (c->used_bytes + p->item_bytes > cache_memory_bytes(c) || p->n_used >= p->capacity)
         if (!c->reclaim || !c->reclaim(c->reclaim_arg)) return NO_PAGE;
     int item;
     if (p->n_free > 0) {
@@ -55,7 +70,7 @@ int items_take(struct item_pool *p) {
     p->refs[item] = 1, p->n_used++;
     c->used_bytes += p->item_bytes;
     if (c->used_bytes > c->peak_bytes) c->peak_bytes = c->used_bytes;
-    if (c->used_bytes + c->idle_bytes > c->options.memory_bytes) release_all(c);
+    if (c->used_bytes + c->idle_bytes > cache_memory_bytes(c)) release_all(c);
     return item;
 }
 

@@ -247,7 +247,7 @@ static int fill(struct sequence *s, const struct input *in) {
     if (code) return code;
     if (sequence_need_slot(s, SLOT_ANY) || !sequence_need_pages(s, in->rows, in->mtp_rows))
         return error_set(in->e, WEFT_ERROR_MEMORY, "%s: the cache's memory of %zu bytes has no room for its %d rows", in->path,
-                         c->options.memory_bytes, in->rows);
+                         cache_memory_bytes(c), in->rows);
     for (int f = 0, first, n; f < N_FORMS; f++) {
         cache_form_blocks(c, f, f == MTP ? in->mtp_rows : in->rows, &first, &n);
         size_t bytes = c->pages[f].item_bytes;

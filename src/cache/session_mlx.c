@@ -404,7 +404,7 @@ static int load_layers(struct mlx_input *in, const struct mlx_layout *l) {
     if (code) return code;
     if (sequence_need_slot(in->s, SLOT_ANY) || !sequence_need_pages(in->s, in->rows, 0))
         return error_set(in->e, WEFT_ERROR_MEMORY, "%s: the cache's memory of %zu bytes has no room for its %d rows", in->path,
-                         c->options.memory_bytes, in->rows);
+                         cache_memory_bytes(c), in->rows);
     in->block.bytes = mem_alloc(largest_block(c));
     uint8_t *host = mem_alloc(c->delta.layer_bytes);
     if (!in->block.bytes || !host) code = error_memory(in->e, in->path);

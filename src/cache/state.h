@@ -1,6 +1,8 @@
 /* Private to the folder: what caches, sequences and snapshots are made of. */
 #ifndef CACHE_STATE_H
 #define CACHE_STATE_H
+#include <stdatomic.h>
+
 #include "base/mem.h"
 #include "cache/cache.h"
 
@@ -81,6 +83,7 @@ struct cache {
     float *hidden_of;                             /* [snapshots.capacity][hidden], host */
     struct delta_layout delta;
     size_t used_bytes, idle_bytes, peak_bytes;
+    atomic_size_t aside_bytes;                    /* of the budget; read by threads that submit */
     uint64_t n_unique, seed;                      /* keys of rows without identity */
     int n_sequences;
     struct step step;

@@ -166,7 +166,7 @@ int cache_begin(struct cache *c, struct batch *b, struct weft_error *e) {
         CHECK(!b->groups[i].seq->busy);
         if (reserve_group(c, b, i)) continue;
         take_back(c, b, i + 1);
-        return error_set(e, WEFT_ERROR_MEMORY, "the cache's memory of %zu bytes is used up (%zu in use)", c->options.memory_bytes,
+        return error_set(e, WEFT_ERROR_MEMORY, "the cache's memory of %zu bytes is used up (%zu in use)", cache_memory_bytes(c),
                          c->used_bytes);
     }
     struct backend *device = c->options.backend;

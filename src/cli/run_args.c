@@ -24,7 +24,7 @@ struct arg_group run_model_args(struct run_options *o, struct arg *out) {
 
 struct arg_group run_engine_args(struct run_options *o, struct arg *out) {
     const struct arg all[RUN_ENGINE_ARGS] = {
-        {"memory", 0, ARG_SIZE, &o->memory_bytes, "SIZE", "budget of weights, workspace and sequences; by default\n4/5 of what is free", 0, 0},
+        {"memory", 0, ARG_SIZE, &o->memory_bytes, "SIZE", "budget of weights, workspace, adapters and sequences;\nby default 4/5 of what is free", 0, 0},
         {"cache-bytes", 0, ARG_SIZE, &o->cache_bytes, "SIZE", "part of it for the prefix cache's state; by default 1/4", 0, 0},
         {"prefill-chunk", 0, ARG_COUNT, &o->prefill_chunk, "N", "most prompt tokens in one step", 1, 65536},
         {"snapshot-every", 0, ARG_COUNT, &o->snapshot_every, "N", "tokens between state snapshots of a prompt (256)", 1, 1 << 30},

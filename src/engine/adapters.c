@@ -1,12 +1,26 @@
 #include "engine/adapters.h"
 
-struct weft_adapter { struct weft_engine *engine; struct adapter *adapter; };
+struct weft_adapter { struct weft_engine *engine; struct adapter *adapter; size_t bytes; };
+
+/* Its own memory comes back with its end; the room that steps need for adapters stays with the model. */
+static int take_memory(struct weft_adapter *a, const char *folder, struct weft_error *e) {
+    struct weft_engine *x = a->engine;
+    struct model_bytes now;
+    model_sizes(x->model, &now);
+    size_t own = adapter_bytes(a->adapter), need = own + now.workspace - x->workspace_bytes, left = engine_free_bytes(x);
+    if (need > left || !cache_set_aside(x->cache, need))
+        return error_set(e, WEFT_ERROR_MEMORY, "%s: the adapter needs %.1f MB, %.1f MB of the memory budget are free", folder,
+                         (double)need / 1e6, (double)left / 1e6);
+    x->workspace_bytes = now.workspace, a->bytes = own;
+    return 0;
+}
 
 int weft_adapter_open(struct weft_adapter **out, struct weft_engine *x, const char *folder, char **report, struct weft_error *e) {
     struct weft_adapter *a = mem_new(1, sizeof *a);
     if (!a) return error_memory(e, folder);
     a->engine = x;
     int code = model_adapter_open(&a->adapter, x->model, folder, e);
+    if (!code) code = take_memory(a, folder, e);
     struct buf text;
     size_t n;
     buf_init(&text);
@@ -22,6 +36,7 @@ int weft_adapter_open(struct weft_adapter **out, struct weft_engine *x, const ch
 
 void weft_adapter_close(struct weft_adapter *a) {
     if (!a) return;
+    cache_give_back(a->engine->cache, a->bytes);
     model_adapter_close(a->engine->model, a->adapter);
     mem_free(a);
 }

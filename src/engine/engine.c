@@ -74,6 +74,7 @@ static int open_cache(struct weft_engine *x, struct weft_error *e) {
     int any = 0, code = x->is_attention && schemes ? 0 : error_memory(e, "the engine");
     for (int i = 0; !code && i < c->n_layers; i++) x->is_attention[i] = c->layer_kinds[i] == LAYER_FULL;
     if (!code) code = read_schemes(x, &shape, schemes, &any, e);
+    x->workspace_bytes = bytes.workspace;
     size_t fixed = bytes.packed + bytes.mapped + bytes.workspace, memory = x->o.memory_bytes;
     if (!code && memory && memory <= fixed)
         code = error_set(e, WEFT_ERROR_MEMORY, "weights and workspace take %.1f MB, the memory budget is %.1f MB",

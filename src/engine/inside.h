@@ -119,6 +119,7 @@ struct weft_engine {
     void (*draft_hook)(void *arg, struct weft_request *r, int32_t *drafts, int n); void *draft_hook_arg;
 
     struct adapter_sets adapter_sets;
+    size_t workspace_bytes;             /* of the model, as far as the budget has seen it: adapters make it grow */
 
     size_t reserved_bytes;              /* of cache_memory_bytes(cache) */
     struct weft_engine_stats stats;

@@ -76,7 +76,8 @@ void model_cache_shape(const struct model *m, struct cache_shape *out) {
 
 void model_sizes(const struct model *m, struct model_bytes *out) {
     *out = (struct model_bytes){m->packed_bytes, m->mapped_bytes,
-                                m->ws.bytes + m->backend.table->reserved_bytes(&m->backend, &m->limits)};
+                                m->ws.bytes + m->backend.table->reserved_bytes(&m->backend, &m->limits) + m->adapter_t_bytes +
+                                    m->adapter_ops_bytes};
 }
 
 int model_modules(const struct model *m, const struct model_module **out) {
