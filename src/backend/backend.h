@@ -62,7 +62,6 @@ struct backend_table {
 };
 
 extern const struct backend_table backend_cpu;  /* src/cpu */
-extern const struct backend_table backend_null; /* src/null */
 /* The table with this name, or NULL. */
 const struct backend_table *backend_find(const char *name);
 #endif
