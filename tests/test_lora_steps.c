@@ -261,7 +261,7 @@ static void the_memory_budget_counts_adapters(void **state) {
     weft_free(report);
     weft_adapter_close(a);
     assert_int_equal(budget_of(x), least);
-    size_t bytes = engine_request_bytes(x, ROWS), sequence = engine_sequence_bytes(x, ROWS);
+    size_t bytes = engine_request_bytes(x, ROWS);
     assert_true(own < bytes);
     weft_engine_close(x);
 
@@ -286,9 +286,19 @@ static void the_memory_budget_counts_adapters(void **state) {
     kept_run(x, &o, &k, 1);
     assert_int_equal(k.n, 8);
     weft_engine_close(x);
+}
 
-    x = small_engine(sequence);
+static void an_adapter_without_room_beside_sequences_is_refused_with_the_numbers(void **state) {
+    (void)state;
+    enum { ROWS = 3000 };
+    struct weft_error e = {0};
+    struct weft_adapter *a;
     struct weft_sequence *s;
+    const char *folder = write_for_tiny();
+    struct weft_engine *x = small_engine((size_t)64 << 20);
+    size_t sequence = engine_sequence_bytes(x, ROWS);
+    weft_engine_close(x);
+    x = small_engine(sequence);
     if (weft_sequence_new(&s, x, ROWS, &e)) fail_msg("%s", e.message);
     assert_int_equal(weft_adapter_open(&a, x, folder, NULL, &e), WEFT_ERROR_MEMORY);
     assert_non_null(strstr(e.message, "the adapter needs"));
@@ -307,6 +317,7 @@ int main(void) {
         cmocka_unit_test(hidden_rows_and_the_head_apart_give_the_same_logits),
         cmocka_unit_test(requests_with_and_without_an_adapter_share_steps_and_never_rows),
         cmocka_unit_test(the_memory_budget_counts_adapters),
+        cmocka_unit_test(an_adapter_without_room_beside_sequences_is_refused_with_the_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
