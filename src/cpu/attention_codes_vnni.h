@@ -1,5 +1,7 @@
 /* Blocks of codes in exact integers: B [steps][lanes][4] unsigned bytes; A in 16 bits with one scale, cut into two signed bytes
  * (256 high + low), each fed to the byte dot product. The sums stay below 2^31: 128 codes in keys, 64 rows in values. */
+#include <math.h>
+
 #include "quant/convert.h"
 
 enum { CODES_WORDS = 1 };
@@ -7,10 +9,12 @@ enum { CODES_WORDS = 1 };
 static float codes_operand(const float *x, int n, int32_t *high, int32_t *low, float *scale) {
     vi most = {0}; /* as integers, a NaN is above all: then the scale is NaN */
     for (int i = 0; i < n; i += V) most = vi_max(most, vi_load(x + i) & 0x7fffffff);
-    float top = float_from_bits((uint32_t)vi_highest(most)), s = top / 32512.0f, inverse = s > 0.0f ? 1.0f / s : 0.0f;
+    float top = float_from_bits((uint32_t)vi_highest(most)), s = top / 32512.0f, inverse = s > 0.0f && s < HUGE_VALF ? 1.0f / s : HUGE_VALF;
     vi total = {0};
     for (int i = 0; i < n; i += V) {
-        vi q = vf_to_int(vf_load(x + i) * vf_set(inverse)), h = (q + 128) >> 8;
+        vi q = {0}; /* without a finite inverse the scale alone speaks */
+        if (inverse < HUGE_VALF) q = vf_to_int(vf_load(x + i) * vf_set(inverse));
+        vi h = (q + 128) >> 8;
         total += q;
         vi_store_i8((int8_t *)high + i, h);
         vi_store_i8((int8_t *)low + i, q - (h << 8));

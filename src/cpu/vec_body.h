@@ -1,4 +1,6 @@
 /* The body of vec_*.c, over the vectors of one ISA. */
+#include <math.h>
+
 #include "backend/rows.h"
 #include "cpu/simd_math.h"
 #include "cpu/vec.h"
@@ -136,11 +138,13 @@ static void vec_to_q8(const float *x, int n, int8_t *codes, float *scale, float 
         int m = n - b * Q8_BLOCK < Q8_BLOCK ? n - b * Q8_BLOCK : Q8_BLOCK;
         vi most = {0}; /* as integers, absolute values keep their order and a NaN is above them all */
         for (int i = 0; i < m; i += V) most = vi_max(most, (vi)load_some(p + i, m - i) & 0x7fffffff);
-        float top = float_from_bits((uint32_t)vi_highest(most)), s = top / 127.0f, inverse = s > 0.0f ? 1.0f / s : 0.0f;
+        float top = float_from_bits((uint32_t)vi_highest(most)), s = top / 127.0f;
+        float inverse = s > 0.0f && s < HUGE_VALF ? 1.0f / s : HUGE_VALF;
+        /* Without a finite inverse the codes are 0: a NaN or an infinity speaks through the scale. */
         vi total = {0};
         for (int i = 0; i < Q8_BLOCK; i += V) {
             vi q = {0};
-            if (i < m) q = vf_to_int(load_some(p + i, m - i) * vf_set(inverse));
+            if (i < m && inverse < HUGE_VALF) q = vf_to_int(load_some(p + i, m - i) * vf_set(inverse));
             total += q;
             vi_store_i8(codes + b * Q8_BLOCK + i, q);
         }
