@@ -5,30 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../bench/sample.h"
+
 #include "backend/backend.h"
 #include "base/clock.h"
-#include "base/mem.h"
 #include "quant/kv.h"
 
 enum { LAYERS = 6, REPEATS = 9 };
 
 struct bench { struct backend b; struct attention_shape s; int threads, depth, rows; const char *isa; };
-
-static int by_value(const void *a, const void *b) {
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-
-static float *floats(size_t n) {
-    float *p = mem_map_pages(n * sizeof *p);
-    if (!p) exit(1);
-    for (size_t i = 0; i < n; i++) p[i] = (float)((i * 2654435761u >> 8) & 0xffff) / 32768.0f - 1.0f;
-    return p;
-}
-
-static double median(double *ms, int n) {
-    qsort(ms, (size_t)n, sizeof *ms, by_value);
-    return ms[n / 2];
-}
 
 static void run_scheme(struct bench *b, const char *name) {
     struct kv_scheme s;

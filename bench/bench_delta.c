@@ -6,27 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../bench/sample.h"
+
 #include "backend/backend.h"
 #include "base/clock.h"
-#include "base/mem.h"
 
 enum { LAYERS = 18, REPEATS = 9 };
-
-static int by_value(const void *a, const void *b) {
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-
-static float *floats(size_t n) {
-    float *p = mem_map_pages(n * sizeof *p);
-    if (!p) exit(1);
-    for (size_t i = 0; i < n; i++) p[i] = (float)((i * 2654435761u >> 8) & 0xffff) / 32768.0f - 1.0f;
-    return p;
-}
-
-static double median(double *ms, int n) {
-    qsort(ms, (size_t)n, sizeof *ms, by_value);
-    return ms[n / 2];
-}
 
 /* Median time of `n_ops` ops. */
 static double time_ops(struct backend *b, const struct op *ops, int n_ops) {

@@ -3,7 +3,7 @@
 import os, re, sys
 
 RANK = "base checkpoint text quant backend cache lora model vision engine cli".split()
-LEAVES = {"cpu", "cuda", "null"}
+LEAVES = {"cpu", "cuda"}
 SEEN_BY_LEAF = {"base", "quant", "backend"}
 LIMIT = 800
 
