@@ -26,7 +26,7 @@ static const struct cpu_op *const op_table[N_OP_KINDS] = {
     [OP_MOE_ADAPTER] = &cpu_op_moe_adapter,
 };
 
-static const char *const isa_names[] = {"avx512bf16", "avx512", "avx2", "neon", "portable", NULL};
+static const char *const isa_names[] = {"amx", "avx512bf16", "avx512", "avx2", "neon", "portable", NULL};
 
 static int cpu_open(struct backend *b, const struct backend_options *o, struct weft_error *e) {
     const struct cpu_isa *isa = NULL;

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 /* Which ISA this processor runs, and which it should: compiled without ISA flags. */
 #include "cpu/isa.h"
 
@@ -11,6 +12,8 @@ static const struct cpu_isa portable = {
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 static int has_avx512(void) {
     /* The five of x86-64-v4 one by one: clang 14 does not know that name. */
@@ -19,6 +22,16 @@ static int has_avx512(void) {
            __builtin_cpu_supports("avx512vbmi");
 }
 static int has_avx512bf16(void) { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+
+/* Tiles with int8 and bf16 products; the system grants their registers to those who ask. */
+static int has_amx(void) {
+    enum { GET_PERMISSION = 0x1022, REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    unsigned a, b, c, d;
+    if (!has_avx512() || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || ~d & (1u << 22 | 1u << 24 | 1u << 25)) return 0;
+    unsigned long granted = 0;
+    if (syscall(SYS_arch_prctl, GET_PERMISSION, &granted) == 0 && granted >> TILE_DATA & 1) return 1;
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
 
 static int has_avx2(void) {
     unsigned a, b, c, d; /* clang 14 has no name for F16C either */
@@ -37,9 +50,13 @@ static const struct cpu_isa avx2 = {
     .name = "avx512bf16", .runs_here = has_avx512bf16,
     .vec = &cpu_vec_avx512, .delta = &cpu_delta_avx512, .attention = &cpu_attention_avx512bf16,
     .kernels = cpu_kernels_avx512bf16,
+}, amx = {
+    .name = "amx", .runs_here = has_amx,
+    .vec = &cpu_vec_avx512, .delta = &cpu_delta_avx512, .attention = &cpu_attention_avx512,
+    .kernels = cpu_kernels_amx,
 };
 
-const struct cpu_isa *const cpu_isas[] = {&avx512bf16, &avx512, &avx2, &portable, NULL};
+const struct cpu_isa *const cpu_isas[] = {&amx, &avx512bf16, &avx512, &avx2, &portable, NULL};
 
 /* Where bf16 dot products beat fp32 FMA, as bench_limits found: Zen 4 (family 25, bf16 dots 2.0 times FMA), Zen 5 (family 26, 1.8
  * times). Intel's Sapphire and Emerald Rapids have them at half of FMA's speed. */
@@ -52,6 +69,7 @@ static int fast_bf16_dots(void) {
 }
 
 const struct cpu_isa *cpu_isa_choose(void) {
+    if (has_amx()) return &amx;
     if (has_avx512bf16() && fast_bf16_dots()) return &avx512bf16;
     if (has_avx512()) return &avx512;
     if (has_avx2()) return &avx2;

@@ -170,17 +170,6 @@ INLINE void fill_panel(struct panel *p, const struct affine_shape *shape, const 
     }
 }
 
-/* Lane b: sum[b] + ... + sum[b + group_blocks - 1], in that order. n <= PANEL_BLOCKS. */
-INLINE __m512 sums_of_groups(const float *sum, const int group_blocks, int n) {
-    __m512 v = _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), sum), s = v;
-#pragma GCC unroll 4
-    for (int i = 1; i < group_blocks; i++) {
-        v = _mm512_castsi512_ps(_mm512_alignr_epi32(_mm512_setzero_si512(), _mm512_castps_si512(v), 1));
-        s = _mm512_add_ps(s, v);
-    }
-    return s;
-}
-
 /* R rows from row0 on against the panel, whose first block is block0. */
 INLINE void panel_q8(const struct linear_call *c, struct panel *p, int group_blocks, int n_groups, int block0, int row0, const int R) {
     const int8_t *x[DOT_ROWS];

@@ -31,8 +31,8 @@ const struct cpu_op cpu_op_embed = {embed_tasks, embed_run, NULL};
 
 /* Columns of a task: at least four tasks a thread, if there are as many. */
 static int width(const struct cpu *c, int n_out, int n_rows) {
-    int w = n_rows > row_class_limit[1] ? LEAST_COLUMNS : MOST_COLUMNS;
-    while (w > LEAST_COLUMNS && n_out < w * 4 * pool_threads(c->pool)) w /= 2;
+    int w = MOST_COLUMNS;
+    while (w > LEAST_COLUMNS && n_out * blocks(n_rows, ROW_BLOCK) < w * 4 * pool_threads(c->pool)) w /= 2;
     return w;
 }
 
