@@ -26,10 +26,12 @@ static inline __attribute__((always_inline)) void pass(const struct delta_step *
         sk[j] = sq[j] = vf_set(0.0f);
         ub[j] = first ? vf_set(0.0f) : vf_load(s->u_before + c + j * V);
     }
-    const float *in = s->in + c;
+    /* Copies: a store to the state could change what s points to, for all the compiler knows. */
+    const float *in = s->in + c, *key = s->k, *query = s->q, *key_before = first ? s->k : s->k_before;
     float *out = s->out + c;
-    for (int i = 0; i < s->key_dim; i++, in += s->in_stride, out += s->out_stride) {
-        vf k = vf_set(s->k[i]), q = vf_set(s->q[i]), kb = first ? k : vf_set(s->k_before[i]);
+    const int64_t in_stride = s->in_stride, out_stride = s->out_stride;
+    for (int i = 0, n = s->key_dim; i < n; i++, in += in_stride, out += out_stride) {
+        vf k = vf_set(key[i]), q = vf_set(query[i]), kb = first ? k : vf_set(key_before[i]);
 #pragma GCC unroll 8
         for (int j = 0; j < n_vectors; j++) {
             vf x = vf_load(in + j * V);

@@ -34,17 +34,17 @@ struct panel {
     __m512 part[TILES][ROWS]; /* groups of four blocks: the scaled sum of the first two */
 };
 
-/* A call: inputs[set * n_pairs + pair], acc[set]. Then one panel of it: n_blocks blocks from block0 on, n_tiles tiles; the bytes
- * that follow in their streams, to be fetched while this one is at work. */
+/* A call: inputs[set * n_pairs + pair], acc[set]. Then one panel of it: n_blocks blocks from block0 on of the columns from col on;
+ * `next`: what follows in their streams, to be fetched while this one is at work. Tiles behind the last column repeat the last. */
 struct pass {
     const struct linear_call *c;
     struct panel *p;
     struct inputs *inputs;
     __m512 (*acc)[TILES][ROWS];
     int n_sets, n_pairs;
-    int n_tiles, block0, n_blocks;
+    int col, block0, n_blocks, last;
     const uint8_t *next[TILES];
-    size_t next_share; /* of each unit of a tile */
+    size_t next_share; /* bytes of each tile for each pair of each set */
 };
 
 static int sets(int n_rows) { return (n_rows + ROWS - 1) / ROWS; }
@@ -55,14 +55,15 @@ static size_t amx_bytes(int n_rows, int n_in) {
 }
 
 /* Behind the last row of a set: the last again, computed and not stored. Rows are padded to pairs of blocks. */
-static void lay_out(const struct pass *s, const int group_blocks) {
+INLINE void lay_out_as(const struct pass *s, const int group_blocks) {
     for (int i = 0; i < s->n_sets * ROWS; i++) {
         int row = i < s->c->n_rows ? i : s->c->n_rows - 1, r = i % ROWS;
-        const int8_t *x = call_q8(s->c, row);
+        const int8_t *x = call_q8(s->c, row), *after = call_q8(s->c, row + 1 < s->c->n_rows ? row + 1 : row);
         const float *scale = call_q8_scale(s->c, row), *sum = call_q8_sum(s->c, row);
         struct inputs *to = s->inputs + (size_t)(i / ROWS) * (size_t)s->n_pairs;
         float group = 0;
         for (int pair = 0; pair < s->n_pairs; pair++, to++, x += PAIR * AFFINE_BLOCK, scale += PAIR, sum += PAIR) {
+            _mm_prefetch((const char *)after + pair * PAIR * AFFINE_BLOCK, _MM_HINT_T0);
             _mm256_storeu_si256((void *)to->x[0][r], _mm256_loadu_si256((const void *)x));
             _mm256_storeu_si256((void *)to->x[1][r], _mm256_loadu_si256((const void *)(x + AFFINE_BLOCK)));
             to->scale[0][r] = scale[0], to->scale[1][r] = scale[1];
@@ -73,8 +74,14 @@ static void lay_out(const struct pass *s, const int group_blocks) {
     }
 }
 
+static void lay_out(const struct pass *s, int group_blocks) {
+    if (group_blocks == 1) lay_out_as(s, 1);
+    else if (group_blocks == 2) lay_out_as(s, 2);
+    else lay_out_as(s, 4);
+}
+
 INLINE void fill_panel(const struct pass *s, const struct affine_shape *shape, const uint8_t *const *in, const int bits) {
-    for (int i = 0; i < s->n_tiles; i++) {
+    for (int i = 0; i < TILES; i++) {
         const uint8_t *at = in[i];
         for (int block = 0; block < s->n_blocks;) {
             int first = block;
@@ -87,32 +94,23 @@ INLINE void fill_panel(const struct pass *s, const struct affine_shape *shape, c
     }
 }
 
-/* A unit of work: rows 16 * set ..., blocks `block` and the next of the panel, columns of one tile. */
-struct unit { int set, block, tile; };
+/* Where a pair of blocks of one set is: units of work are its four tiles. */
+struct place { int set, pair; const struct inputs *x; const __m512i *codes; };
 
-static inline struct unit next_unit(const struct pass *s, struct unit u) {
-    if (++u.tile < s->n_tiles) return u;
-    u.tile = 0;
-    if ((u.block += PAIR) < s->n_blocks) return u;
-    u.block = 0, u.set++;
-    return u;
+static inline struct place place_at(const struct pass *s, int set, int pair) {
+    return (struct place){set, pair, s->inputs + (size_t)set * (size_t)s->n_pairs + s->block0 / PAIR + pair, s->p->codes[0][pair * PAIR]};
 }
 
-static inline const struct inputs *inputs_of(const struct pass *s, struct unit u) {
-    return s->inputs + (size_t)u.set * (size_t)s->n_pairs + (s->block0 + u.block) / PAIR;
-}
-
-/* The dots of unit number i into tiles 4 and 5 or 6 and 7. Where a pair is half a pair, what the panel held is multiplied too. */
-static inline void multiply(const struct pass *s, struct unit u, int i) {
-    const __m512i(*codes)[8] = (const __m512i(*)[8])s->p->codes[u.tile] + u.block;
-    if (u.tile == 0) {
-        const struct inputs *x = inputs_of(s, u);
-        _tile_loadd(0, x->x[0], AFFINE_BLOCK);
-        _tile_loadd(1, x->x[1], AFFINE_BLOCK);
+/* The dots of a unit into tiles 4 and 5 or 6 and 7. Where a pair is half a pair, what the panel held is multiplied too. */
+INLINE void multiply(const struct place *at, const int tile) {
+    const __m512i *codes = at->codes + tile * PANEL_BLOCKS * 8;
+    if (tile == 0) {
+        _tile_loadd(0, at->x->x[0], AFFINE_BLOCK);
+        _tile_loadd(1, at->x->x[1], AFFINE_BLOCK);
     }
-    _tile_loadd(2, codes[0], 64);
-    _tile_loadd(3, codes[1], 64);
-    if (i % 2) {
+    _tile_loadd(2, codes, 64);
+    _tile_loadd(3, codes + 8, 64);
+    if (tile % 2) {
         _tile_zero(4);
         _tile_zero(5);
         _tile_dpbsud(4, 0, 2);
@@ -125,8 +123,8 @@ static inline void multiply(const struct pass *s, struct unit u, int i) {
     }
 }
 
-static inline void store_dots(struct panel *p, int i) {
-    if (i % 2) {
+INLINE void store_dots(struct panel *p, const int tile) {
+    if (tile % 2) {
         _tile_stored(4, p->dots[1][0], 64);
         _tile_stored(5, p->dots[1][1], 64);
     } else {
@@ -147,12 +145,12 @@ INLINE void add_group(__m512 acc[CHUNK], const __m512 t[CHUNK], __m512 scale, __
     EACH_ROW acc[r] = _mm512_fmadd_ps(bias, _mm512_set1_ps(sum[r]), _mm512_fmadd_ps(scale, t[r], acc[r]));
 }
 
-INLINE void scale_chunk(const struct pass *s, struct unit u, const __m512i (*dots)[ROWS], int row, const int group_blocks) {
+INLINE void scale_chunk(const struct pass *s, const struct place *at, const int tile, const int row, const int group_blocks) {
     struct panel *p = s->p;
-    const struct inputs *x = inputs_of(s, u);
-    const int second = group_blocks == 4 && u.block % 4; /* of the two pairs of a group */
-    int first = u.block - (second ? PAIR : 0);
-    __m512 *to = s->acc[u.set][u.tile] + row, *part = p->part[u.tile] + row, t[CHUNK], acc[CHUNK];
+    const __m512i(*dots)[ROWS] = (const __m512i(*)[ROWS])p->dots[tile % 2];
+    const struct inputs *x = at->x;
+    const int second = group_blocks == 4 && at->pair % 2, first = (at->pair - second) * PAIR; /* of the two pairs of a group */
+    __m512 *to = s->acc[at->set][tile] + row, *part = p->part[tile] + row, t[CHUNK], acc[CHUNK];
     EACH_ROW t[r] = second ? part[r] : _mm512_setzero_ps();
     add_block(t, dots[0] + row, x->scale[0] + row);
     if (group_blocks > 1) add_block(t, dots[1] + row, x->scale[1] + row);
@@ -161,38 +159,53 @@ INLINE void scale_chunk(const struct pass *s, struct unit u, const __m512i (*dot
         return;
     }
     EACH_ROW acc[r] = to[r];
-    add_group(acc, t, p->scale[first][u.tile], p->bias[first][u.tile], x->sum[0] + row);
-    if (group_blocks == 1 && s->n_blocks - u.block > 1) {
+    add_group(acc, t, p->scale[first][tile], p->bias[first][tile], x->sum[0] + row);
+    if (group_blocks == 1 && s->n_blocks - first > 1) {
         EACH_ROW t[r] = _mm512_setzero_ps();
         add_block(t, dots[1] + row, x->scale[1] + row);
-        add_group(acc, t, p->scale[first + 1][u.tile], p->bias[first + 1][u.tile], x->sum[1] + row);
+        add_group(acc, t, p->scale[first + 1][tile], p->bias[first + 1][tile], x->sum[1] + row);
     }
     EACH_ROW to[r] = acc[r];
 }
 
+INLINE void scale_dots(const struct pass *s, const struct place *at, const int tile, const int group_blocks) {
+    scale_chunk(s, at, tile, 0, group_blocks);
+    scale_chunk(s, at, tile, CHUNK, group_blocks);
+}
+
 /* Asks for what comes later: a share of the next panel's bytes, from memory (all at once they would fill the processor's list of
- * misses), and of the next set's inputs. */
-INLINE void fetch(const struct pass *s, struct unit u) {
-    int pairs = (s->n_blocks + PAIR - 1) / PAIR, part = u.set * pairs + u.block / PAIR;
-    const char *codes = (const char *)s->next[u.tile] + (size_t)part * s->next_share;
-    for (size_t i = 0; i < s->next_share; i += 64) _mm_prefetch(codes + i, _MM_HINT_T1);
-    if (u.set + 1 == s->n_sets) return;
-    const char *inputs = (const char *)(inputs_of(s, u) + s->n_pairs);
-    for (size_t i = (size_t)u.tile * 64; i < sizeof(struct inputs); i += TILES * 64) _mm_prefetch(inputs + i, _MM_HINT_T0);
+ * misses), of the next set's inputs, and, in the last panel, of the places for results. */
+static inline void fetch(const struct pass *s, const struct place *at, int pairs) {
+    size_t from = (size_t)(at->set * pairs + at->pair) * s->next_share;
+    for (int i = 0; i < TILES; i++)
+        for (size_t b = from; b < from + s->next_share; b += 64) _mm_prefetch((const char *)s->next[i] + b, _MM_HINT_T1);
+    for (int r = at->pair, row; s->last && r < ROWS && (row = at->set * ROWS + r) < s->c->n_rows; r += pairs)
+        for (int i = 0; i < TILES; i++) __builtin_prefetch(call_y(s->c, row) + s->col + i * AFFINE_TILE, 1);
+    const char *inputs = (const char *)(at->x + s->n_pairs);
+    for (size_t b = 0; b < sizeof(struct inputs) && at->set + 1 < s->n_sets; b += 64) _mm_prefetch(inputs + b, _MM_HINT_T0);
 }
 
 INLINE void all_rows(const struct pass *s, const int group_blocks) {
-    struct unit scaled = {0}, stored, multiplied;
-    multiply(s, scaled, 0);
+    const int pairs = (s->n_blocks + PAIR - 1) / PAIR;
+    struct place at = place_at(s, 0, 0), next;
+    multiply(&at, 0);
     store_dots(s->p, 0);
-    stored = next_unit(s, scaled);
-    if (stored.set < s->n_sets) multiply(s, stored, 1);
-    for (int i = 0; scaled.set < s->n_sets; scaled = stored, stored = multiplied, i++) {
-        multiplied = next_unit(s, stored);
-        if (multiplied.set < s->n_sets) multiply(s, multiplied, i);
-        if (stored.set < s->n_sets) store_dots(s->p, i + 1);
-        fetch(s, scaled);
-        for (int row = 0; row < ROWS; row += CHUNK) scale_chunk(s, scaled, (const __m512i(*)[ROWS])s->p->dots[i % 2], row, group_blocks);
+    multiply(&at, 1);
+    for (; at.set < s->n_sets; at = next) {
+        next = at.pair + 1 < pairs ? place_at(s, at.set, at.pair + 1) : place_at(s, at.set + 1, 0);
+        const int more = next.set < s->n_sets;
+        fetch(s, &at, pairs);
+        multiply(&at, 2);
+        store_dots(s->p, 1);
+        scale_dots(s, &at, 0, group_blocks);
+        multiply(&at, 3);
+        store_dots(s->p, 2);
+        scale_dots(s, &at, 1, group_blocks);
+        if (more) multiply(&next, 0);
+        store_dots(s->p, 3);
+        scale_dots(s, &at, 2, group_blocks);
+        if (more) multiply(&next, 1), store_dots(s->p, 0);
+        scale_dots(s, &at, 3, group_blocks);
     }
 }
 
@@ -213,23 +226,22 @@ INLINE void run_amx(const struct linear_call *c, int col0, int col1, const int b
     s.acc = (void *)(s.p + 1), s.inputs = (void *)(s.acc + s.n_sets);
     lay_out(&s, shape.group_blocks);
     _tile_loadconfig(&shapes);
-    for (int col = col0; col < col1; col += TILES * AFFINE_TILE) {
-        int left = (col1 - col + AFFINE_TILE - 1) / AFFINE_TILE;
-        const uint8_t *in[TILES];
-        s.n_tiles = left < TILES ? left : TILES;
-        for (int i = 0; i < s.n_tiles; i++) in[i] = affine_tile(c->w, &shape, col + i * AFFINE_TILE);
+    for (s.col = col0; s.col < col1; s.col += TILES * AFFINE_TILE) {
+        int tiles = (col1 - s.col + AFFINE_TILE - 1) / AFFINE_TILE;
+        if (tiles > TILES) tiles = TILES;
+        for (int i = 0; i < TILES; i++) s.next[i] = affine_tile(c->w, &shape, s.col + (i < tiles ? i : tiles - 1) * AFFINE_TILE);
         memset(s.acc, 0, (size_t)s.n_sets * sizeof *s.acc);
         for (s.block0 = 0; s.block0 < n_blocks; s.block0 += PANEL_BLOCKS) {
             s.n_blocks = n_blocks - s.block0 < PANEL_BLOCKS ? n_blocks - s.block0 : PANEL_BLOCKS;
-            fill_panel(&s, &shape, in, bits);
+            s.last = s.block0 + s.n_blocks == n_blocks;
+            fill_panel(&s, &shape, s.next, bits);
             size_t bytes = (size_t)(s.n_blocks / shape.group_blocks) * shape.group_bytes;
-            for (int i = 0; i < s.n_tiles; i++) in[i] += bytes, s.next[i] = in[i];
-            int parts = s.n_sets * ((s.n_blocks + PAIR - 1) / PAIR);
-            s.next_share = (bytes / (size_t)parts + 63) / 64 * 64;
+            for (int i = 0; i < TILES; i++) s.next[i] += bytes;
+            s.next_share = (bytes / (size_t)(s.n_sets * ((s.n_blocks + PAIR - 1) / PAIR)) + 63) / 64 * 64;
             run_pass(&s, shape.group_blocks);
         }
         for (int r = 0; r < c->n_rows; r++)
-            for (int i = 0; i < s.n_tiles; i++) store_tile(c, r, col + i * AFFINE_TILE, s.acc[r / ROWS][i][r % ROWS]);
+            for (int i = 0; i < tiles; i++) store_tile(c, r, s.col + i * AFFINE_TILE, s.acc[r / ROWS][i][r % ROWS]);
     }
     _tile_release(); /* else every switch of threads saves 8 KiB */
 }
