@@ -5,9 +5,11 @@
  * the group's k in order, the sum of x likewise, then the same.
  *
  * "few" kernels unpack in registers: one row reads four tiles at once, since four streams are read faster than one; more rows
- * two tiles. "panel" kernels unpack PANEL_BLOCKS x 64 columns once into L1 and use them for every row of the call. */
+ * two tiles. "panel" kernels unpack a panel of codes into L1 once and use it for every row of the call. With int8 inputs, these
+ * are first laid out as the dots want them, for all columns of the call: one address serves six rows, and memory is read in order. */
 #include <immintrin.h>
 #include <limits.h>
+#include <string.h>
 
 #include "cpu/isa.h"
 #include "cpu/linear_affine_avx512.h"
@@ -15,11 +17,18 @@
 enum {
     STREAMS = 4,        /* tiles side by side */
     AHEAD_BYTES = 256,  /* prefetch distance of a stream: 24-30 GB/s on one core of Zen 4; 1536: 20-24 */
-    PANEL_BLOCKS = 8,   /* 8 blocks x 64 columns: 16 KiB of codes */
-    DIRECT_ROWS = 6,    /* 6 rows x 2 tiles, or */
-    DOT_ROWS = 3,       /* 3 rows x 4 tiles: 12 dots and their 12 scaled sums in registers */
+    PANEL_BLOCKS = 16, PANEL_TILES = 2, /* 16 blocks x 32 columns: 16 KiB of codes */
+    MOST_TILES = 16,    /* that inputs are laid out for: sums of 256 rows are 256 KiB */
+    DIRECT_ROWS = 6,    /* 6 rows x 2 tiles: 12 dots and their 12 scaled sums in registers */
     FMA_ROWS = 6,       /* 6 rows x 4 tiles of fp32 sums */
 };
+
+/* A move from a register of zeros would take a place of the vector ports. */
+INLINE __m512 zero(void) {
+    __m512 v;
+    __asm__ volatile("vpxord %0, %0, %0" : "=v"(v));
+    return v;
+}
 
 INLINE __m512i four_inputs(const int8_t *x) { return _mm512_set1_epi32((int32_t)load_u32(x)); }
 
@@ -54,6 +63,9 @@ INLINE void stream_q8(const struct linear_call *c, const struct affine_shape *sh
     }
     for (int i = 0; i < C; i++) store_tile(c, row, col + i * apart, acc[i]);
 }
+
+/* Rows of a set: six, and an even cut of the last twelve. */
+INLINE int rows_of_set(int left) { return left <= DIRECT_ROWS ? left : left < 2 * DIRECT_ROWS ? (left + 1) / 2 : DIRECT_ROWS; }
 
 /* Two tiles `apart` columns from each other, R rows: 12 dots and 12 scaled sums in registers, codes unpacked on the way and used by all rows. */
 INLINE void direct_q8(const struct linear_call *c, const struct affine_shape *shape, int col, int apart, int row0, const int bits, const int R) {
@@ -118,7 +130,7 @@ INLINE void direct_q8(const struct linear_call *c, const struct affine_shape *sh
 
 INLINE void direct_rows_q8(const struct linear_call *c, const struct affine_shape *shape, int col, int apart, const int bits) {
     for (int row = 0, left = c->n_rows, n; left > 0; row += n, left -= n) {
-        n = left <= DIRECT_ROWS ? left : left < 2 * DIRECT_ROWS ? (left + 1) / 2 : DIRECT_ROWS;
+        n = rows_of_set(left);
         switch (n) {
         case 1: direct_q8(c, shape, col, apart, row, bits, 1); break;
         case 2: direct_q8(c, shape, col, apart, row, bits, 2); break;
@@ -143,118 +155,153 @@ INLINE void run_few_q8(const struct linear_call *c, int col0, int col1, const in
         for (int row = 0; row < c->n_rows; row++) stream_q8(c, &shape, col, 0, row, bits, 1);
 }
 
-/* Unpacked codes and scales of PANEL_BLOCKS blocks of 64 columns, then sums of all rows. */
+/* Unpacked codes and scales of PANEL_BLOCKS blocks of 32 columns, and the inputs of all rows for those blocks. */
 struct panel {
-    __m512i codes[PANEL_BLOCKS][8][STREAMS];
-    __m512 scale[PANEL_BLOCKS][STREAMS], bias[PANEL_BLOCKS][STREAMS]; /* [group of the panel] */
-    __m512 values[4 * AFFINE_BLOCK][STREAMS];                         /* bf16 inputs: the codes of a group as fp32 */
-    struct panel_row { __m512 acc[STREAMS], x_sum; } row[]; /* lane b of x_sum: of the group that starts with block b */
+    __m512i codes[PANEL_BLOCKS][8][PANEL_TILES];
+    __m512 scale[PANEL_BLOCKS][PANEL_TILES], bias[PANEL_BLOCKS][PANEL_TILES]; /* [group of the panel] */
+    struct panel_set {
+        int8_t x[DIRECT_ROWS][PANEL_BLOCKS * AFFINE_BLOCK];
+        float scale[DIRECT_ROWS][PANEL_BLOCKS];
+        float sum[DIRECT_ROWS][PANEL_BLOCKS]; /* [b]: of the group that starts with block b */
+    } set[];
 };
+typedef __m512 panel_acc[PANEL_TILES];
 
-static size_t panel_bytes(int n_rows, int n_in) { return (void)n_in, sizeof(struct panel) + (size_t)n_rows * sizeof(struct panel_row); }
+static size_t panel_sets(int n_rows) { return (size_t)(n_rows + DIRECT_ROWS - 1) / DIRECT_ROWS; }
+static size_t panel_bytes(int n_rows, int n_in) {
+    return (void)n_in, sizeof(struct panel) + panel_sets(n_rows) * sizeof(struct panel_set) + (size_t)n_rows * MOST_TILES * sizeof(__m512);
+}
 
-INLINE void fill_panel(struct panel *p, const struct affine_shape *shape, const uint8_t **in, int n_tiles, int n_groups, const int bits) {
-    size_t ahead = (size_t)n_groups * shape->group_bytes; /* the same place of the next panel */
+/* What the next panel is made of, the second tile `apart` behind the first: asked for by `step` bytes with each group of each set,
+ * so that memory is at work all the time. */
+struct ahead { const uint8_t *at, *end; size_t apart, step; };
+
+INLINE void fill_panel(struct panel *p, const struct affine_shape *shape, int n_tiles, const uint8_t *in, int n_groups, const int bits) {
     for (int i = 0; i < n_tiles; i++) {
-        const uint8_t *at = in[i];
+        const uint8_t *at = in + (size_t)i * shape->tile_bytes;
         for (int g = 0, block = 0; g < n_groups; g++) {
-            for (int b = 0; b < shape->group_blocks; b++, block++, at += shape->block_bytes) {
-                __m512i v[8];
-                unpack(at, bits, ahead, v);
-                for (int s = 0; s < 8; s++) p->codes[block][s][i] = v[s];
-            }
+            for (int b = 0; b < shape->group_blocks; b++, block++, at += shape->block_bytes)
+#pragma GCC unroll 8
+                for (int s = 0; s < 8; s++) p->codes[block][s][i] = unpack_step(at, bits, s);
             p->scale[g][i] = load_scales(at, shape->scale), p->bias[g][i] = load_scales(at + shape->scale_bytes, shape->scale);
             at += 2 * shape->scale_bytes;
         }
-        in[i] = at;
     }
 }
 
-/* R rows from row0 on against the panel, whose first block is block0. */
-INLINE void panel_q8(const struct linear_call *c, struct panel *p, int group_blocks, int n_groups, int block0, int row0, const int R) {
-    const int8_t *x[DOT_ROWS];
-    const float *x_scale[DOT_ROWS];
-    struct panel_row *row = p->row + row0;
-    for (int r = 0; r < R; r++) {
-        x[r] = call_q8(c, row0 + r) + block0 * AFFINE_BLOCK, x_scale[r] = call_q8_scale(c, row0 + r) + block0;
-        row[r].x_sum = sums_of_groups(call_q8_sum(c, row0 + r) + block0, group_blocks, group_blocks * n_groups);
-    }
-#define DOT(r, i) dot_bytes(&d##r##i, v##i, four);
-#define ROW(r)                                                               \
-    if (R > r) {                                                             \
-        __m512i four = four_inputs(x[r] + block * AFFINE_BLOCK + 4 * s);     \
-        TILE_VECTORS(DOT, r)                                                 \
-    }
-#define DECLARE_SUM(r, i) __m512 t##r##i = _mm512_setzero_ps();
-#define DECLARE_DOT(r, i) __m512i d##r##i = _mm512_setzero_si512();
-#define SCALE(r, i) \
-    if (R > r) t##r##i = _mm512_fmadd_ps(_mm512_cvtepi32_ps(d##r##i), _mm512_set1_ps(x_scale[r][block]), t##r##i);
-#define ADD(r, i)                                                            \
-    if (R > r) {                                                             \
-        __m512 acc = _mm512_fmadd_ps(p->scale[g][i], t##r##i, row[r].acc[i]);                   \
-        row[r].acc[i] = _mm512_fmadd_ps(p->bias[g][i], _mm512_set1_ps(((const float *)&row[r].x_sum)[g * group_blocks]), acc);   \
-    }
-#define ALL(M) TILE_VECTORS(M, 0) TILE_VECTORS(M, 1) TILE_VECTORS(M, 2)
-    for (int g = 0, block = 0; g < n_groups; g++) {
-        __asm__ volatile("" ::: "memory"); /* sums of all groups stay in memory: there are no registers left */
-        ALL(DECLARE_SUM)
-        for (int end = block + group_blocks; block < end; block++) {
-            const __m512i(*codes)[STREAMS] = p->codes[block];
-            ALL(DECLARE_DOT)
-#pragma GCC unroll 4
-            for (int s = 0; s < 8; s++) {
-                __m512i v0 = codes[s][0], v1 = codes[s][1], v2 = codes[s][2], v3 = codes[s][3];
-                keep(&v0), keep(&v1), keep(&v2), keep(&v3);
-                ROW(0) ROW(1) ROW(2)
+static void fill_sets(const struct linear_call *c, struct panel_set *set, int group_blocks, int block0, int n_blocks) {
+    __mmask16 blocks = (__mmask16)((1u << n_blocks) - 1);
+    for (int row = 0, n; row < c->n_rows; row += n, set++) {
+        n = rows_of_set(c->n_rows - row);
+        for (int r = 0; r < n; r++) {
+            const int8_t *x = call_q8(c, row + r) + block0 * AFFINE_BLOCK;
+            for (int k = 0; k < n_blocks * AFFINE_BLOCK; k += 64) {
+                prefetch(x + k, 4 * (size_t)c->x->padded);
+                _mm512_store_si512(set->x[r] + k, _mm512_loadu_si512(x + k));
             }
-            ALL(SCALE)
+            _mm512_store_ps(set->scale[r], _mm512_maskz_loadu_ps(blocks, call_q8_scale(c, row + r) + block0));
+            _mm512_store_ps(set->sum[r], sums_of_groups(call_q8_sum(c, row + r) + block0, group_blocks, n_blocks));
         }
-        ALL(ADD)
     }
-#undef DOT
-#undef ROW
-#undef DECLARE_SUM
-#undef DECLARE_DOT
+}
+
+/* A set of R rows against the panel. */
+INLINE void panel_q8(const struct panel *p, const struct panel_set *in, int group_blocks, int n_groups, struct ahead *ahead, panel_acc *acc,
+                     const int R) {
+#define SUMS(r) __m512 t##r##0 = zero(), t##r##1 = zero();
+#define DOTS(r) __m512i d##r##0 = (__m512i)zero(), d##r##1 = (__m512i)zero();
+#define STEP(r)                                                              \
+    if (R > r) {                                                             \
+        __m512i four = four_inputs(in->x[r] + block * AFFINE_BLOCK + 4 * s); \
+        dot_bytes(&d##r##0, v0, four), dot_bytes(&d##r##1, v1, four);        \
+    }
+#define SCALE(r)                                                             \
+    if (R > r) {                                                             \
+        __m512 scale = _mm512_set1_ps(in->scale[r][block]);                   \
+        t##r##0 = _mm512_fmadd_ps(_mm512_cvtepi32_ps(d##r##0), scale, t##r##0); \
+        t##r##1 = _mm512_fmadd_ps(_mm512_cvtepi32_ps(d##r##1), scale, t##r##1); \
+    }
+#define ADD(r)                                                               \
+    if (R > r) {                                                             \
+        __m512 sum = _mm512_set1_ps(in->sum[r][g * group_blocks]);            \
+        acc[r][0] = _mm512_fmadd_ps(bias0, sum, _mm512_fmadd_ps(scale0, t##r##0, acc[r][0])); \
+        acc[r][1] = _mm512_fmadd_ps(bias1, sum, _mm512_fmadd_ps(scale1, t##r##1, acc[r][1])); \
+    }
+    for (int g = 0, block = 0; g < n_groups; g++) {
+        const uint8_t *at = ahead->at, *end_at = ahead->end - at < (ptrdiff_t)ahead->step ? ahead->end : at + ahead->step;
+        for (; at < end_at; at += 64) prefetch(at, 0), prefetch(at, ahead->apart);
+        ahead->at = at;
+        __asm__ volatile("" ::: "memory"); /* sums of all groups stay in memory: there are no registers left */
+        TILE_ROWS(SUMS)
+        for (int end = block + group_blocks; block < end; block++) {
+            const __m512i(*codes)[PANEL_TILES] = p->codes[block];
+            TILE_ROWS(DOTS)
+#pragma GCC unroll 8
+            for (int s = 0; s < 8; s++) {
+                __m512i v0 = codes[s][0], v1 = codes[s][1];
+                keep(&v0), keep(&v1);
+                TILE_ROWS(STEP)
+            }
+            TILE_ROWS(SCALE)
+        }
+        __m512 scale0 = p->scale[g][0], scale1 = p->scale[g][1], bias0 = p->bias[g][0], bias1 = p->bias[g][1];
+        keep_floats(&scale0), keep_floats(&scale1), keep_floats(&bias0), keep_floats(&bias1);
+        TILE_ROWS(ADD)
+    }
+#undef SUMS
+#undef DOTS
+#undef STEP
 #undef SCALE
 #undef ADD
-#undef ALL
 }
 
-INLINE void panel_all_rows_q8(const struct linear_call *c, struct panel *p, const int group_blocks, int n_groups, int block0) {
-    int row = 0, left = c->n_rows;
-    for (; left > 4 || left == 3; row += DOT_ROWS, left -= DOT_ROWS) panel_q8(c, p, group_blocks, n_groups, block0, row, DOT_ROWS);
-    for (; left > 1; row += 2, left -= 2) panel_q8(c, p, group_blocks, n_groups, block0, row, 2); /* 4 as 2 + 2 */
-    if (left == 1) panel_q8(c, p, group_blocks, n_groups, block0, row, 1);
+static __attribute__((noinline)) void panel_rows_q8(const struct panel *p, int n_rows, int group_blocks, int n_groups, struct ahead ahead,
+                                                    panel_acc *acc) {
+    const struct panel_set *in = p->set;
+    for (int left = n_rows, n; left > 0; in++, left -= n, acc += n) {
+        n = rows_of_set(left);
+        switch (n) {
+        case 1: panel_q8(p, in, group_blocks, n_groups, &ahead, acc, 1); break;
+        case 2: panel_q8(p, in, group_blocks, n_groups, &ahead, acc, 2); break;
+        case 3: panel_q8(p, in, group_blocks, n_groups, &ahead, acc, 3); break;
+        case 4: panel_q8(p, in, group_blocks, n_groups, &ahead, acc, 4); break;
+        case 5: panel_q8(p, in, group_blocks, n_groups, &ahead, acc, 5); break;
+        default: panel_q8(p, in, group_blocks, n_groups, &ahead, acc, 6); break;
+        }
+    }
 }
 
-static __attribute__((noinline)) void panel_rows_q8(const struct linear_call *c, struct panel *p, int group_blocks, int n_groups, int block0) {
-    if (group_blocks == 1) panel_all_rows_q8(c, p, 1, n_groups, block0);
-    else if (group_blocks == 2) panel_all_rows_q8(c, p, 2, n_groups, block0);
-    else panel_all_rows_q8(c, p, 4, n_groups, block0);
-}
-
-/* The loop over panels of one set of columns, for any input form. */
-typedef void panel_rows(const struct linear_call *c, struct panel *p, int group_blocks, int n_groups, int block0);
-
-INLINE void run_panel(const struct linear_call *c, int col0, int col1, const int bits, panel_rows *rows) {
+INLINE void run_panel_columns(const struct linear_call *c, int col0, int col1, const int bits) {
     struct affine_shape shape = affine_shape(c->w->source);
     struct panel *p = c->scratch;
-    for (int col = col0; col < col1; col += STREAMS * AFFINE_TILE) {
-        int tiles = (col1 - col + AFFINE_TILE - 1) / AFFINE_TILE;
-        if (tiles > STREAMS) tiles = STREAMS;
-        const uint8_t *in[STREAMS];
-        for (int i = 0; i < tiles; i++) in[i] = affine_tile(c->w, &shape, col + i * AFFINE_TILE);
-        for (int r = 0; r < c->n_rows; r++)
-            for (int i = 0; i < STREAMS; i++) p->row[r].acc[i] = _mm512_setzero_ps();
-        int most = PANEL_BLOCKS / shape.group_blocks;
-        for (int g = 0; g < shape.n_groups; g += most) {
-            int n = shape.n_groups - g < most ? shape.n_groups - g : most;
-            fill_panel(p, &shape, in, tiles, n, bits);
-            rows(c, p, shape.group_blocks, n, g * shape.group_blocks);
+    panel_acc *acc = (panel_acc *)(p->set + panel_sets(c->n_rows));
+    int tiles = (col1 - col0 + AFFINE_TILE - 1) / AFFINE_TILE, most = PANEL_BLOCKS / shape.group_blocks;
+    memset(acc, 0, (size_t)((tiles + 1) / PANEL_TILES * c->n_rows) * sizeof *acc);
+    for (int g = 0, n = 0; g < shape.n_groups; g += n) {
+        n = shape.n_groups - g < most ? shape.n_groups - g : most;
+        fill_sets(c, p->set, shape.group_blocks, g * shape.group_blocks, n * shape.group_blocks);
+        for (int i = 0; i < tiles; i += PANEL_TILES) {
+            const uint8_t *in = affine_tile(c->w, &shape, col0 + i * AFFINE_TILE) + (size_t)g * shape.group_bytes;
+            struct ahead ahead = {.at = in + PANEL_TILES * shape.tile_bytes, .apart = shape.tile_bytes};
+            int n_ahead = n;
+            if (i + PANEL_TILES >= tiles) { /* the next groups of the first tiles */
+                ahead.at = affine_tile(c->w, &shape, col0) + (size_t)(g + n) * shape.group_bytes;
+                n_ahead = shape.n_groups - g - n < most ? shape.n_groups - g - n : most;
+            }
+            size_t bytes = (size_t)n_ahead * shape.group_bytes;
+            ahead.end = ahead.at + bytes, ahead.step = (bytes / ((size_t)n * panel_sets(c->n_rows)) + 64) / 64 * 64;
+            fill_panel(p, &shape, tiles - i < PANEL_TILES ? 1 : PANEL_TILES, in, n, bits);
+            panel_rows_q8(p, c->n_rows, shape.group_blocks, n, ahead, acc + i / PANEL_TILES * c->n_rows);
         }
-        for (int r = 0; r < c->n_rows; r++)
-            for (int i = 0; i < tiles; i++) store_tile(c, r, col + i * AFFINE_TILE, p->row[r].acc[i]);
     }
+    for (int r = 0; r < c->n_rows; r++)
+        for (int i = 0; i < tiles; i++)
+            store_tile(c, r, col0 + i * AFFINE_TILE, acc[i / PANEL_TILES * c->n_rows + r][i % PANEL_TILES]);
+}
+
+INLINE void run_panel_q8(const struct linear_call *c, int col0, int col1, const int bits) {
+    for (int col = col0; col < col1; col += MOST_TILES * AFFINE_TILE)
+        run_panel_columns(c, col, col1 - col < MOST_TILES * AFFINE_TILE ? col1 : col + MOST_TILES * AFFINE_TILE, bits);
 }
 
 /* bf16 inputs: the same over codes widened to fp32. */
@@ -301,15 +348,37 @@ INLINE void run_few_bf16(const struct linear_call *c, int col0, int col1, const 
         for (int row = 0; row < c->n_rows; row++) stream_bf16(c, &shape, col, 0, row, bits, 1);
 }
 
-/* R rows from row0 on against group g of the panel, whose codes are in p->values. */
-INLINE void group_bf16(const struct linear_call *c, struct panel *p, int g, int k0, int n, int row0, const int R) {
+/* A group of 64 columns, its codes as fp32, then sums of all rows. */
+struct wide_panel {
+    __m512 values[4 * AFFINE_BLOCK][STREAMS], scale[STREAMS], bias[STREAMS];
+    __m512 acc[][STREAMS]; /* [row] */
+};
+
+static size_t wide_panel_bytes(int n_rows, int n_in) {
+    return (void)n_in, sizeof(struct wide_panel) + (size_t)n_rows * STREAMS * sizeof(__m512);
+}
+
+INLINE void fill_wide(struct wide_panel *p, const struct affine_shape *shape, int i, const uint8_t *at, const int bits) {
+    for (int b = 0; b < shape->group_blocks; b++, at += shape->block_bytes) {
+        __m512i v[8];
+        unpack(at, bits, shape->group_bytes, v);
+        for (int s = 0; s < 8; s++)
+#pragma GCC unroll 4
+            for (int kk = 0; kk < 4; kk++) p->values[b * AFFINE_BLOCK + 4 * s + kk][i] = code_at(&v[s], kk);
+    }
+    p->scale[i] = load_scales(at, shape->scale), p->bias[i] = load_scales(at + shape->scale_bytes, shape->scale);
+}
+
+/* R rows from row0 on against the n values from k0 on. */
+INLINE void panel_bf16(const struct linear_call *c, struct wide_panel *p, int k0, int n, int row0, const int R) {
     float x[FMA_ROWS][4 * AFFINE_BLOCK], sum[FMA_ROWS] = {0};
-    struct panel_row *row = p->row + row0;
+    __m512(*acc)[STREAMS] = p->acc + row0;
     for (int r = 0; r < R; r++) {
         const uint16_t *from = call_bf16(c, row0 + r) + k0;
         for (int k = 0; k < n; k++) x[r][k] = float_from_bf16(from[k]);
-        for (int k = 0; k < n; k++) sum[r] += x[r][k];
     }
+    for (int k = 0; k < n; k++)
+        for (int r = 0; r < R; r++) sum[r] += x[r][k];
     TILE_ROWS(TILE_DECLARE)
     TILE_ROWS(TILE_CLEAR)
 #define PRODUCT(r, i) fma_into(&s##r##i, a##i, b);
@@ -326,24 +395,36 @@ INLINE void group_bf16(const struct linear_call *c, struct panel *p, int g, int 
     TILE_ROWS(TILE_STORE)
     for (int r = 0; r < R; r++)
         for (int i = 0; i < STREAMS; i++)
-            row[r].acc[i] = _mm512_fmadd_ps(p->bias[g][i], _mm512_set1_ps(sum[r]), _mm512_fmadd_ps(p->scale[g][i], t[r][i], row[r].acc[i]));
+            acc[r][i] = _mm512_fmadd_ps(p->bias[i], _mm512_set1_ps(sum[r]), _mm512_fmadd_ps(p->scale[i], t[r][i], acc[r][i]));
 }
 
-static __attribute__((noinline)) void panel_rows_bf16(const struct linear_call *c, struct panel *p, int group_blocks, int n_groups, int block0) {
-    for (int g = 0, n = group_blocks * AFFINE_BLOCK, k0 = block0 * AFFINE_BLOCK; g < n_groups; g++, k0 += n) {
-        for (int k = 0; k < n; k += 4)
-            for (int i = 0; i < STREAMS; i++)
-                for (int kk = 0; kk < 4; kk++) p->values[k + kk][i] = code_at(&p->codes[g * group_blocks + k / AFFINE_BLOCK][k / 4 % 8][i], kk);
-        for (int row = 0; row < c->n_rows; row += FMA_ROWS) {
-            switch (c->n_rows - row) {
-            case 1: group_bf16(c, p, g, k0, n, row, 1); break;
-            case 2: group_bf16(c, p, g, k0, n, row, 2); break;
-            case 3: group_bf16(c, p, g, k0, n, row, 3); break;
-            case 4: group_bf16(c, p, g, k0, n, row, 4); break;
-            case 5: group_bf16(c, p, g, k0, n, row, 5); break;
-            default: group_bf16(c, p, g, k0, n, row, 6); break;
-            }
+static __attribute__((noinline)) void panel_rows_bf16(const struct linear_call *c, struct wide_panel *p, int k0, int n) {
+    for (int row = 0; row < c->n_rows; row += FMA_ROWS) {
+        switch (c->n_rows - row) {
+        case 1: panel_bf16(c, p, k0, n, row, 1); break;
+        case 2: panel_bf16(c, p, k0, n, row, 2); break;
+        case 3: panel_bf16(c, p, k0, n, row, 3); break;
+        case 4: panel_bf16(c, p, k0, n, row, 4); break;
+        case 5: panel_bf16(c, p, k0, n, row, 5); break;
+        default: panel_bf16(c, p, k0, n, row, 6); break;
         }
+    }
+}
+
+INLINE void run_panel_bf16(const struct linear_call *c, int col0, int col1, const int bits) {
+    struct affine_shape shape = affine_shape(c->w->source);
+    struct wide_panel *p = c->scratch;
+    int n = shape.group_blocks * AFFINE_BLOCK;
+    for (int col = col0; col < col1; col += STREAMS * AFFINE_TILE) {
+        int left = (col1 - col + AFFINE_TILE - 1) / AFFINE_TILE, tiles = left < STREAMS ? left : STREAMS;
+        memset(p->acc, 0, (size_t)c->n_rows * sizeof *p->acc);
+        for (int g = 0; g < shape.n_groups; g++) {
+            for (int i = 0; i < tiles; i++)
+                fill_wide(p, &shape, i, affine_tile(c->w, &shape, col + i * AFFINE_TILE) + (size_t)g * shape.group_bytes, bits);
+            panel_rows_bf16(c, p, g * n, n);
+        }
+        for (int r = 0; r < c->n_rows; r++)
+            for (int i = 0; i < tiles; i++) store_tile(c, r, col + i * AFFINE_TILE, p->acc[r][i]);
     }
 }
 
@@ -353,12 +434,12 @@ static __attribute__((noinline)) void panel_rows_bf16(const struct linear_call *
      .scratch_bytes = scratch, .run = kind##_##form_##_##BITS}
 #define KERNELS(BITS)                                                                                                      \
     static void few_q8_##BITS(const struct linear_call *c, int a, int b) { run_few_q8(c, a, b, BITS); }                    \
-    static void panel_q8_##BITS(const struct linear_call *c, int a, int b) { run_panel(c, a, b, BITS, panel_rows_q8); }    \
+    static void panel_q8_##BITS(const struct linear_call *c, int a, int b) { run_panel_q8(c, a, b, BITS); }    \
     static void few_bf16_##BITS(const struct linear_call *c, int a, int b) { run_few_bf16(c, a, b, BITS); }                \
-    static void panel_bf16_##BITS(const struct linear_call *c, int a, int b) { run_panel(c, a, b, BITS, panel_rows_bf16); } \
+    static void panel_bf16_##BITS(const struct linear_call *c, int a, int b) { run_panel_bf16(c, a, b, BITS); } \
     const struct linear_kernel cpu_affine##BITS##_avx512[4] = {                                                            \
         KERNEL(BITS, FORM_Q8, q8, few, 1, 32, NULL), KERNEL(BITS, FORM_Q8, q8, panel, 9, INT_MAX, panel_bytes),            \
-        KERNEL(BITS, FORM_BF16, bf16, few, 1, 4, NULL), KERNEL(BITS, FORM_BF16, bf16, panel, 5, INT_MAX, panel_bytes),     \
+        KERNEL(BITS, FORM_BF16, bf16, few, 1, 4, NULL), KERNEL(BITS, FORM_BF16, bf16, panel, 5, INT_MAX, wide_panel_bytes),     \
     };
 KERNELS(2)
 KERNELS(3)
