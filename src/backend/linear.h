@@ -39,6 +39,7 @@ struct linear_call {
     float *y;              /* result row i at y + i * y_stride, column c at [c] */
     int64_t y_stride;
     int accumulate;        /* y += result, as one addition after the product is complete */
+    int ahead;             /* bytes: how far ahead of their use weights are asked for, where rows are few */
     void *scratch;         /* this thread's, linear_kernel.scratch_bytes(...) bytes, 64-byte aligned */
 };
 

@@ -48,8 +48,9 @@ static long futex(atomic_uint *word, int op, unsigned value) {
 
 /* Until *word differs from seen. The sleeper count is raised before the word is read again, and a waker moves the word
  * before it reads the count: one of the two sees the other. */
-static void wait_change(struct pool *p, atomic_uint *word, unsigned seen) {
+static void wait_change(struct pool *p, atomic_uint *word, unsigned seen, pool_meanwhile *meanwhile, void *arg) {
     int64_t until = 0;
+    while (meanwhile && atomic_load_explicit(word, memory_order_acquire) == seen && meanwhile(arg)) {}
     for (int i = 0;; i++) {
         if (atomic_load_explicit(word, memory_order_acquire) != seen) return;
         relax();
@@ -69,22 +70,23 @@ static void move_word(struct pool *p, atomic_uint *word) {
     if (atomic_load(&p->sleepers) > 0) futex(word, FUTEX_WAKE, MAX_THREADS);
 }
 
-void pool_barrier(struct pool *p) {
+void pool_barrier_with(struct pool *p, pool_meanwhile *meanwhile, void *arg) {
     if (p->n_threads == 1) return;
     unsigned phase = atomic_load_explicit(&p->phase, memory_order_relaxed);
     if (atomic_fetch_add_explicit(&p->arrived, 1, memory_order_acq_rel) == p->n_threads - 1) {
         atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
         move_word(p, &p->phase);
     } else {
-        wait_change(p, &p->phase, phase);
+        wait_change(p, &p->phase, phase, meanwhile, arg);
     }
 }
+void pool_barrier(struct pool *p) { pool_barrier_with(p, NULL, NULL); }
 
 static void *work(void *arg) {
     struct worker w = *(struct worker *)arg;
     mem_free(arg);
     for (unsigned seen = 0;; seen++) {
-        wait_change(w.p, &w.p->region, seen);
+        wait_change(w.p, &w.p->region, seen, NULL, NULL);
         if (atomic_load(&w.p->quit)) return NULL;
         w.p->fn(w.p->arg, w.thread, w.p->n_threads);
         pool_barrier(w.p);

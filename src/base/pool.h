@@ -21,6 +21,9 @@ int pool_threads(const struct pool *p);
 void pool_run(struct pool *p, pool_fn *fn, void *arg);
 /* Inside a region: returns when every thread of it has arrived. What was written before is visible after. */
 void pool_barrier(struct pool *p);
+/* The same. While others are on their way, meanwhile(arg) is called again and again until it returns 0; it has to be short. */
+typedef int pool_meanwhile(void *arg);
+void pool_barrier_with(struct pool *p, pool_meanwhile *meanwhile, void *arg);
 
 /* The next unclaimed piece [*begin, *end) of n, `step` at a time; 0 when none is left. */
 static inline int pool_claim(atomic_int *next, int n, int step, int *begin, int *end) {

@@ -114,17 +114,42 @@ static int cpu_reserve(struct backend *b, const struct step_limits *l, struct we
 
 struct walk { struct cpu *c; const struct op *ops; int n; };
 
+/* Tasks a thread takes at once. The first it takes are given (thread t: the t-th), so that it can ask for their weights before. */
+static int claim_step(const struct cpu *c, int n_tasks) {
+    int step = n_tasks / (pool_threads(c->pool) * 16);
+    return step > 1 ? step : 1;
+}
+
+/* What a thread does while it waits before op `at`: memory has nothing to do at the seam between two matrices, else. */
+struct seam { const struct walk *w; int at, thread, fetched; size_t bytes; };
+
+static int fetch_seam(void *arg) {
+    struct seam *s = arg;
+    const struct cpu *c = s->w->c;
+    int next = s->at;
+    while (next < s->w->n && !op_table[s->w->ops[next].kind]->fetch) next++;
+    if (next == s->w->n) return 0;
+    if (next != s->fetched) s->fetched = next, s->bytes = 0;
+    const struct op *op = &s->w->ops[next];
+    const struct cpu_op *how = op_table[op->kind];
+    int n = how->n_tasks(c, op), task = s->thread * claim_step(c, n);
+    return task < n && how->fetch(c, op, task, &s->bytes);
+}
+
 static void walk_ops(void *arg, int thread, int n_threads) {
     struct walk *w = arg;
     struct cpu *c = w->c;
+    struct seam seam = {.w = w, .thread = thread, .fetched = -1};
     void *scratch = c->scratch + (size_t)thread * c->scratch_bytes;
     for (int i = 0; i < w->n; i++) {
         const struct op *op = &w->ops[i];
         const struct cpu_op *how = op_table[op->kind];
-        if (op->wait && i > 0) pool_barrier(c->pool);
-        int n = how->n_tasks(c, op), step = n / (n_threads * 16) > 1 ? n / (n_threads * 16) : 1;
-        for (int begin, end; pool_claim(&c->claim[i].next, n, step, &begin, &end);)
-            for (int task = begin; task < end; task++) how->run(c, op, task, scratch);
+        seam.at = i;
+        if (op->wait && i > 0) pool_barrier_with(c->pool, fetch_seam, &seam);
+        int n = how->n_tasks(c, op), step = claim_step(c, n), given = n_threads * step, begin = thread * step, end = begin + step;
+        do
+            for (int task = begin; task < end && task < n; task++) how->run(c, op, task, scratch);
+        while (pool_claim(&c->claim[i].next, n - given, step, &begin, &end) && (begin += given, end += given));
     }
 }
 

@@ -31,6 +31,8 @@ struct cpu_op {
     int (*n_tasks)(const struct cpu *c, const struct op *op);
     void (*run)(const struct cpu *c, const struct op *op, int task, void *scratch);
     size_t (*scratch_bytes)(const struct cpu *c, const struct step_limits *l); /* per thread; NULL: none */
+    /* Asks memory for a little of what a task will read, *at bytes on; moves *at. 0: there is no more to ask for. NULL: nothing. */
+    int (*fetch)(const struct cpu *c, const struct op *op, int task, size_t *at);
 };
 /* op_linear.c */
 extern const struct cpu_op cpu_op_embed, cpu_op_linear, cpu_op_moe_linear;
@@ -57,6 +59,7 @@ struct cpu_isa {
     const struct cpu_delta *delta;
     const struct cpu_attention *attention;
     const struct linear_kernel *const *kernels; /* NULL-terminated; of both precisions, best first */
+    int ahead_bytes;                            /* how far ahead of use kernels for few rows ask for weights */
 };
 /* Best first, NULL-terminated; portable is last and always runs. */
 extern const struct cpu_isa *const cpu_isas[];

@@ -16,7 +16,6 @@
 
 enum {
     STREAMS = 4,        /* tiles side by side */
-    AHEAD_BYTES = 256,  /* prefetch distance of a stream: 24-30 GB/s on one core of Zen 4; 1536: 20-24 */
     PANEL_BLOCKS = 16, PANEL_TILES = 2, /* 16 blocks x 32 columns: 16 KiB of codes */
     MOST_TILES = 16,    /* that inputs are laid out for: sums of 256 rows are 256 KiB */
     DIRECT_ROWS = 6,    /* 6 rows x 2 tiles: 12 dots and their 12 scaled sums in registers */
@@ -35,6 +34,7 @@ INLINE __m512i four_inputs(const int8_t *x) { return _mm512_set1_epi32((int32_t)
 /* One row and C tiles, the first at column col, the others `apart` columns further each. */
 INLINE void stream_q8(const struct linear_call *c, const struct affine_shape *shape, int col, int apart, int row, const int bits, const int C) {
     const uint8_t *in[STREAMS];
+    const size_t ahead = (size_t)c->ahead;
     const int8_t *x = call_q8(c, row);
     const float *x_scale = call_q8_scale(c, row), *x_sum = call_q8_sum(c, row);
     __m512 acc[STREAMS], t[STREAMS];
@@ -47,7 +47,7 @@ INLINE void stream_q8(const struct linear_call *c, const struct affine_shape *sh
             for (int s = 0; s < 8; s++) xb[s] = four_inputs(x + block * AFFINE_BLOCK + 4 * s);
             for (int i = 0; i < C; i++) {
                 __m512i v[8], dot = _mm512_setzero_si512();
-                unpack(in[i], bits, AHEAD_BYTES, v);
+                unpack(in[i], bits, ahead, v);
                 in[i] += shape->block_bytes;
                 for (int s = 0; s < 8; s++) dot_bytes(&dot, v[s], xb[s]);
                 t[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_set1_ps(x_scale[block]), t[i]);
@@ -55,7 +55,7 @@ INLINE void stream_q8(const struct linear_call *c, const struct affine_shape *sh
             sum = _mm512_add_ps(sum, _mm512_set1_ps(x_sum[block]));
         }
         for (int i = 0; i < C; i++) {
-            prefetch(in[i], AHEAD_BYTES);
+            prefetch(in[i], ahead);
             acc[i] = _mm512_fmadd_ps(load_scales(in[i], shape->scale), t[i], acc[i]);
             acc[i] = _mm512_fmadd_ps(load_scales(in[i] + shape->scale_bytes, shape->scale), sum, acc[i]);
             in[i] += 2 * shape->scale_bytes;
@@ -70,6 +70,7 @@ INLINE int rows_of_set(int left) { return left <= DIRECT_ROWS ? left : left < 2 
 /* Two tiles `apart` columns from each other, R rows: 12 dots and 12 scaled sums in registers, codes unpacked on the way and used by all rows. */
 INLINE void direct_q8(const struct linear_call *c, const struct affine_shape *shape, int col, int apart, int row0, const int bits, const int R) {
     const uint8_t *in0 = affine_tile(c->w, shape, col), *in1 = affine_tile(c->w, shape, col + apart);
+    const size_t ahead = (size_t)c->ahead;
     const int8_t *x[DIRECT_ROWS];
     const float *x_scale[DIRECT_ROWS], *x_sum[DIRECT_ROWS];
     __m512 acc[DIRECT_ROWS][2];
@@ -104,7 +105,7 @@ INLINE void direct_q8(const struct linear_call *c, const struct affine_shape *sh
         TILE_ROWS(SUMS)
         for (int b = 0; b < shape->group_blocks; b++, block++) {
             TILE_ROWS(DOTS)
-            for (int i = 0; i < bits; i++) prefetch(in0 + i * 64, AHEAD_BYTES), prefetch(in1 + i * 64, AHEAD_BYTES);
+            for (int i = 0; i < bits; i++) prefetch(in0 + i * 64, ahead), prefetch(in1 + i * 64, ahead);
 #pragma GCC unroll 8
             for (int s = 0; s < 8; s++) {
                 __m512i v0 = unpack_step(in0, bits, s), v1 = unpack_step(in1, bits, s);
@@ -116,7 +117,7 @@ INLINE void direct_q8(const struct linear_call *c, const struct affine_shape *sh
         }
         __m512 scale0 = load_scales(in0, shape->scale), bias0 = load_scales(in0 + shape->scale_bytes, shape->scale);
         __m512 scale1 = load_scales(in1, shape->scale), bias1 = load_scales(in1 + shape->scale_bytes, shape->scale);
-        prefetch(in0, AHEAD_BYTES), prefetch(in1, AHEAD_BYTES);
+        prefetch(in0, ahead), prefetch(in1, ahead);
         in0 += 2 * shape->scale_bytes, in1 += 2 * shape->scale_bytes;
         TILE_ROWS(ADD)
 #undef SUMS
@@ -312,6 +313,7 @@ INLINE __m512 code_at(const __m512i *v, const int kk) { /* k = 4 s + kk of the 1
 
 INLINE void stream_bf16(const struct linear_call *c, const struct affine_shape *shape, int col, int apart, int row, const int bits, const int C) {
     const uint8_t *in[STREAMS];
+    const size_t ahead = (size_t)c->ahead;
     const uint16_t *x = call_bf16(c, row);
     __m512 acc[STREAMS];
     for (int i = 0; i < C; i++) in[i] = affine_tile(c->w, shape, col + i * apart), acc[i] = _mm512_setzero_ps();
@@ -321,7 +323,7 @@ INLINE void stream_bf16(const struct linear_call *c, const struct affine_shape *
         for (int i = 0; i < C; i++) t[i] = _mm512_setzero_ps();
         for (int b = 0; b < shape->group_blocks; b++, block++) {
             __m512i v[STREAMS][8];
-            for (int i = 0; i < C; i++) unpack(in[i], bits, AHEAD_BYTES, v[i]), in[i] += shape->block_bytes;
+            for (int i = 0; i < C; i++) unpack(in[i], bits, ahead, v[i]), in[i] += shape->block_bytes;
             for (int s = 0; s < 8; s++)
 #pragma GCC unroll 4
                 for (int kk = 0; kk < 4; kk++) {

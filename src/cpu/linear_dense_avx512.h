@@ -22,7 +22,6 @@ enum {
     STEPS = 64,        /* vectors along k of a panel */
     PITCH = STEPS + 1, /* rows whole 4 KiB apart would share too few places of L1 */
     PANEL_ROWS = 48,
-    AHEAD_BYTES = 256,  /* prefetch distance of a stream: 24-30 GB/s on one core of Zen 4; 1536: 20-24 */
 };
 
 /* Elements of a row that one load covers, and vectors that it gives. */
@@ -105,7 +104,7 @@ INLINE void stream_tile(const int kind, const struct linear_call *c, const uint8
         const uint8_t *at = w + (size_t)k * (size_t)weight_size(kind);
         __m512 a[COLUMN_TILE][2];
         for (int i = 0; i < C; i++) {
-            _mm_prefetch((const char *)((uintptr_t)at + (size_t)i * stride + AHEAD_BYTES), _MM_HINT_T0);
+            _mm_prefetch((const char *)((uintptr_t)at + (size_t)i * stride + (size_t)c->ahead), _MM_HINT_T0);
             load_weight(kind, at + (size_t)i * stride, n_in - k, a[i]);
         }
         for (int r = 0; r < R; r++) {

@@ -14,7 +14,7 @@ static void down_run(const struct cpu *c, const struct op *op, int task, void *s
     float *t = o->t + (int64_t)row * o->rank;
     for (int r = r0; r < r1; r++) t[r] = c->isa->vec->dot(x, o->a + (int64_t)r * o->n_in, o->n_in);
 }
-const struct cpu_op cpu_op_adapter_down = {down_tasks, down_run, NULL};
+const struct cpu_op cpu_op_adapter_down = {.n_tasks = down_tasks, .run = down_run};
 
 static int up_parts(const struct op *op) { return (op->adapter.n_out + COLUMNS - 1) / COLUMNS; }
 static int up_tasks(const struct cpu *c, const struct op *op) { return (void)c, op->adapter.n_rows * up_parts(op); }
@@ -35,7 +35,7 @@ static void up_run(const struct cpu *c, const struct op *op, int task, void *scr
 }
 
 static size_t up_scratch(const struct cpu *c, const struct step_limits *l) { return (void)c, (void)l, COLUMNS * sizeof(float); }
-const struct cpu_op cpu_op_adapter_up = {up_tasks, up_run, up_scratch};
+const struct cpu_op cpu_op_adapter_up = {.n_tasks = up_tasks, .run = up_run, .scratch_bytes = up_scratch};
 
 /* One task a slot: there are few, and each reads its expert's two matrices once. */
 static int moe_tasks(const struct cpu *c, const struct op *op) { return (void)c, op->moe_adapter.n_slots; }
@@ -66,4 +66,4 @@ static void moe_run(const struct cpu *c, const struct op *op, int slot, void *sc
         vec->add_scaled(y + col0, sum, o->scale, n);
     }
 }
-const struct cpu_op cpu_op_moe_adapter = {moe_tasks, moe_run, up_scratch};
+const struct cpu_op cpu_op_moe_adapter = {.n_tasks = moe_tasks, .run = moe_run, .scratch_bytes = up_scratch};

@@ -108,7 +108,7 @@ static void prepare_run(const struct cpu *c, const struct op *op, int task, void
 static size_t prepare_scratch(const struct cpu *c, const struct step_limits *l) {
     return (void)c, (void)l, KV_MAX_DIM * sizeof(float);
 }
-const struct cpu_op cpu_op_attention_prepare = {prepare_tasks, prepare_run, prepare_scratch};
+const struct cpu_op cpu_op_attention_prepare = {.n_tasks = prepare_tasks, .run = prepare_run, .scratch_bytes = prepare_scratch};
 
 /* ---- how a step is cut ---- */
 
@@ -416,7 +416,7 @@ static size_t attention_scratch(const struct cpu *c, const struct step_limits *l
     struct tile t = {.c = c};
     return s.n_kv_heads ? lay_out(&t, max_q(&s), s.head_dim, out_floats(&s), NULL) : 0;
 }
-const struct cpu_op cpu_op_attention = {attention_tasks, attention_run, attention_scratch};
+const struct cpu_op cpu_op_attention = {.n_tasks = attention_tasks, .run = attention_run, .scratch_bytes = attention_scratch};
 
 /* ---- merge: rows of split groups ---- */
 
@@ -456,4 +456,4 @@ static void merge_run(const struct cpu *c, const struct op *op, int task, void *
 static size_t merge_scratch(const struct cpu *c, const struct step_limits *l) {
     return (void)c, (size_t)(l->n_heads + 1) * (size_t)l->head_dim * sizeof(float);
 }
-const struct cpu_op cpu_op_attention_merge = {merge_tasks, merge_run, merge_scratch};
+const struct cpu_op cpu_op_attention_merge = {.n_tasks = merge_tasks, .run = merge_run, .scratch_bytes = merge_scratch};

@@ -69,7 +69,7 @@ static void prepare_run(const struct cpu *c, const struct op *op, int task, void
         c->isa->vec->decay_beta(o->a + at, o->dt_bias, o->neg_exp_a_log, o->b + at, hv, o->decay + at, o->beta + at);
     }
 }
-const struct cpu_op cpu_op_delta_prepare = {prepare_tasks, prepare_run, NULL};
+const struct cpu_op cpu_op_delta_prepare = {.n_tasks = prepare_tasks, .run = prepare_run};
 
 /* Columns of a slice of this group. */
 static int slice_columns(const struct cpu *c, const struct delta_shape *s, const struct delta_group *g) {
@@ -209,4 +209,4 @@ static void delta_run(const struct cpu *c, const struct op *op, int task, void *
 static size_t delta_scratch(const struct cpu *c, const struct step_limits *l) {
     return (void)c, (size_t)(l->key_dim + 1) * (size_t)l->value_dim * sizeof(float);
 }
-const struct cpu_op cpu_op_delta = {delta_tasks, delta_run, delta_scratch};
+const struct cpu_op cpu_op_delta = {.n_tasks = delta_tasks, .run = delta_run, .scratch_bytes = delta_scratch};

@@ -8,9 +8,10 @@
 #include "quant/quant.h"
 
 enum {
-    LEAST_COLUMNS = 64, MOST_COLUMNS = 256, /* of a task; multiples of every kernel's tile. Few rows are read as four streams of a
+    LEAST_COLUMNS = 64, MOST_COLUMNS = 512, /* of a task; multiples of every kernel's tile. Few rows are read as four streams of a
                                              * quarter of them each: the longer the better */
     EXPERT_COLUMNS = 128,
+    FETCH_BYTES = 256 << 10, /* a part of L2 */
     ROW_BLOCK = 256, /* 256 rows of 4096 int8 values are 1 MiB: about one core's L2 */
 };
 
@@ -27,7 +28,7 @@ static void embed_run(const struct cpu *c, const struct op *op, int task, void *
     else memcpy(out, o->given + (int64_t)(-1 - token) * o->width, (size_t)o->width * sizeof *out);
 }
 
-const struct cpu_op cpu_op_embed = {embed_tasks, embed_run, NULL};
+const struct cpu_op cpu_op_embed = {.n_tasks = embed_tasks, .run = embed_run};
 
 /* Columns of a task: at least four tasks a thread, if there are as many. */
 static int width(const struct cpu *c, int n_out, int n_rows) {
@@ -74,14 +75,31 @@ static void linear_run(const struct cpu *c, const struct op *op, int task, void 
     int row_blocks = blocks(o->n_rows, ROW_BLOCK), row0 = task % row_blocks * ROW_BLOCK, p = 0;
     for (task /= row_blocks; task >= part_blocks(c, o, p); p++) task -= part_blocks(c, o, p);
     struct linear_call call = {
-        .w = o->part[p].w, .x = &o->x, .x0 = o->x0 + row0, .scratch = scratch,
+        .w = o->part[p].w, .x = &o->x, .x0 = o->x0 + row0, .scratch = scratch, .ahead = c->isa->ahead_bytes,
         .n_rows = o->n_rows - row0 < ROW_BLOCK ? o->n_rows - row0 : ROW_BLOCK,
         .y = o->part[p].y + row0 * o->part[p].y_stride, .y_stride = o->part[p].y_stride, .accumulate = o->part[p].accumulate,
     };
     run_block(&call, task, width(c, call.w->n_out, o->n_rows));
 }
 
-const struct cpu_op cpu_op_linear = {linear_tasks, linear_run, linear_scratch};
+/* Few rows: the quarters of a block of columns are read side by side. */
+static int linear_fetch(const struct cpu *c, const struct op *op, int task, size_t *at) {
+    const struct op_linear *o = &op->linear;
+    int p = 0;
+    if (o->n_rows > row_class_limit[1]) return 0;
+    for (; task >= part_blocks(c, o, p); p++) task -= part_blocks(c, o, p);
+    const struct linear *w = o->part[p].w;
+    const uint8_t *from = w->data ? w->data : w->source->data;
+    size_t column = (w->data ? w->data_bytes : w->source->row_bytes * (size_t)w->n_out) / (size_t)w->n_out;
+    int columns = width(c, w->n_out, o->n_rows), left = w->n_out - task * columns;
+    size_t quarter = (size_t)(left < columns ? left : columns) * column / 4;
+    from += (size_t)task * (size_t)columns * column;
+    for (int i = 0; i < 4; i++) __builtin_prefetch(from + (size_t)i * quarter + *at, 0, 2);
+    *at += 64;
+    return *at < quarter && *at < FETCH_BYTES / 4;
+}
+
+const struct cpu_op cpu_op_linear = {.n_tasks = linear_tasks, .run = linear_run, .scratch_bytes = linear_scratch, .fetch = linear_fetch};
 
 /* Tasks are (expert, part, column block); experts share their shapes. */
 static int moe_tasks(const struct cpu *c, const struct op *op) {
@@ -99,7 +117,7 @@ static void moe_run(const struct cpu *c, const struct op *op, int task, void *sc
     for (; block >= blocks(o->part[p].w->n_out, EXPERT_COLUMNS); p++) block -= blocks(o->part[p].w->n_out, EXPERT_COLUMNS);
     for (int at = begin; at < end; at += ROW_BLOCK) {
         struct linear_call call = {
-            .w = &o->part[p].w[expert], .x = &o->x, .x_row = o->slot_row ? o->slot_row + at : NULL, .x0 = at, .scratch = scratch,
+            .w = &o->part[p].w[expert], .x = &o->x, .x_row = o->slot_row ? o->slot_row + at : NULL, .x0 = at, .scratch = scratch, .ahead = c->isa->ahead_bytes,
             .n_rows = end - at < ROW_BLOCK ? end - at : ROW_BLOCK, .y = o->part[p].y + at * o->part[p].y_stride,
             .y_stride = o->part[p].y_stride,
         };
@@ -107,4 +125,4 @@ static void moe_run(const struct cpu *c, const struct op *op, int task, void *sc
     }
 }
 
-const struct cpu_op cpu_op_moe_linear = {moe_tasks, moe_run, linear_scratch};
+const struct cpu_op cpu_op_moe_linear = {.n_tasks = moe_tasks, .run = moe_run, .scratch_bytes = linear_scratch};

@@ -49,7 +49,7 @@ static void route_run(const struct cpu *c, const struct op *op, int task, void *
 static size_t route_scratch(const struct cpu *c, const struct step_limits *l) {
     return (void)c, (size_t)(l->n_experts + 1) * sizeof(float);
 }
-const struct cpu_op cpu_op_moe_route = {route_tasks, route_run, route_scratch};
+const struct cpu_op cpu_op_moe_route = {.n_tasks = route_tasks, .run = route_run, .scratch_bytes = route_scratch};
 
 static int combine_parts(const struct op *op) { return (op->moe_combine.width + COLUMNS - 1) / COLUMNS; }
 static int combine_tasks(const struct cpu *c, const struct op *op) {
@@ -72,4 +72,4 @@ static void combine_run(const struct cpu *c, const struct op *op, int task, void
 static size_t combine_scratch(const struct cpu *c, const struct step_limits *l) {
     return (void)c, (void)l, COLUMNS * sizeof(float);
 }
-const struct cpu_op cpu_op_moe_combine = {combine_tasks, combine_run, combine_scratch};
+const struct cpu_op cpu_op_moe_combine = {.n_tasks = combine_tasks, .run = combine_run, .scratch_bytes = combine_scratch};

@@ -69,7 +69,7 @@ static void norm_run(const struct cpu *c, const struct op *op, int task, void *s
     vec->norm(x, 1.0f / sqrtf(mean + o->eps), o->gain, NULL, n, to);
     cpu_rows_put(vec, &o->out, row, 0, n, to);
 }
-const struct cpu_op cpu_op_norm = {norm_tasks, norm_run, row_scratch};
+const struct cpu_op cpu_op_norm = {.n_tasks = norm_tasks, .run = norm_run, .scratch_bytes = row_scratch};
 
 static int convert_tasks(const struct cpu *c, const struct op *op) {
     return (void)c, op->convert.n_rows * blocks_of(op->convert.x.width, COLUMNS);
@@ -83,7 +83,7 @@ static void convert_run(const struct cpu *c, const struct op *op, int task, void
     int64_t row = o->row0 + task / parts;
     cpu_rows_put(c->isa->vec, &o->x, row, col0, n, o->x.f32 + row * o->x.width + col0);
 }
-const struct cpu_op cpu_op_convert = {convert_tasks, convert_run, NULL};
+const struct cpu_op cpu_op_convert = {.n_tasks = convert_tasks, .run = convert_run};
 
 /* Heads of one task: about COLUMNS columns, whole blocks of 32. */
 static int gated_heads(const struct op_gated_norm *o) {
@@ -108,7 +108,7 @@ static void gated_norm_run(const struct cpu *c, const struct op *op, int task, v
     }
     cpu_rows_put(vec, &o->out, row, head0 * o->dim, heads * o->dim, to);
 }
-const struct cpu_op cpu_op_gated_norm = {gated_norm_tasks, gated_norm_run, row_scratch};
+const struct cpu_op cpu_op_gated_norm = {.n_tasks = gated_norm_tasks, .run = gated_norm_run, .scratch_bytes = row_scratch};
 
 static int silu_mul_tasks(const struct cpu *c, const struct op *op) {
     return (void)c, op->silu_mul.n_rows * blocks_of(op->silu_mul.out.width, COLUMNS);
@@ -123,7 +123,7 @@ static void silu_mul_run(const struct cpu *c, const struct op *op, int task, voi
     c->isa->vec->silu_mul(o->gate + at, o->up + at, n, to);
     cpu_rows_put(c->isa->vec, &o->out, row, col0, n, to);
 }
-const struct cpu_op cpu_op_silu_mul = {silu_mul_tasks, silu_mul_run, row_scratch};
+const struct cpu_op cpu_op_silu_mul = {.n_tasks = silu_mul_tasks, .run = silu_mul_run, .scratch_bytes = row_scratch};
 
 static int copy_tasks(const struct cpu *c, const struct op *op) { return (void)c, op->copy.n_rows; }
 
@@ -133,4 +133,4 @@ static void copy_run(const struct cpu *c, const struct op *op, int task, void *s
     int64_t from = o->index ? o->index[task] : o->from0 + task;
     memcpy(o->to + task * o->to_stride, o->from + from * o->from_stride, (size_t)o->width * sizeof(float));
 }
-const struct cpu_op cpu_op_copy = {copy_tasks, copy_run, NULL};
+const struct cpu_op cpu_op_copy = {.n_tasks = copy_tasks, .run = copy_run};
