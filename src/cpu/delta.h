@@ -15,6 +15,7 @@ struct delta_step {
     const float *k, *q, *v;         /* [key_dim], [key_dim], [n_columns] */
     float decay, beta;
     float *u, *result;              /* [n_columns]; u may be u_before */
+    const float *next_k, *next_q, *next_v, *next_result; /* of the row after it, which is asked for meanwhile; NULL: there is none */
 };
 struct delta_fold {
     const float *in; int64_t in_stride;

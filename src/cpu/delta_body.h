@@ -18,6 +18,18 @@ static inline float dot_qk(const float *q, const float *k, int n) {
     return vf_sum(s0 + s1);
 }
 
+/* Rows lie too far apart for the hardware to foresee, and a store that waits for its line holds up all behind it. All at once they
+ * would fill the list of misses, so: one line of each for every line of keys. */
+enum { LINE = 16 };
+static inline void fetch_next(const struct delta_step *s, int i) {
+    if (!s->next_k) return;
+    __builtin_prefetch(s->next_k + i);
+    __builtin_prefetch(s->next_q + i);
+    if (i >= s->n_columns) return;
+    __builtin_prefetch(s->next_v + i);
+    __builtin_prefetch(s->next_result + i, 1);
+}
+
 /* Columns [c, c + n_vectors * V) in one pass over the keys; `first`: no update is still to be added. */
 static inline __attribute__((always_inline)) void pass(const struct delta_step *s, int c, int n_vectors, int first, float qk) {
     vf sk[DELTA_VECTORS], sq[DELTA_VECTORS], ub[DELTA_VECTORS], decay = vf_set(s->decay);
@@ -30,16 +42,19 @@ static inline __attribute__((always_inline)) void pass(const struct delta_step *
     const float *in = s->in + c, *key = s->k, *query = s->q, *key_before = first ? s->k : s->k_before;
     float *out = s->out + c;
     const int64_t in_stride = s->in_stride, out_stride = s->out_stride;
-    for (int i = 0, n = s->key_dim; i < n; i++, in += in_stride, out += out_stride) {
-        vf k = vf_set(key[i]), q = vf_set(query[i]), kb = first ? k : vf_set(key_before[i]);
+    for (int i = 0, n = s->key_dim, end; i < n;) {
+        fetch_next(s, i);
+        for (end = i + LINE < n ? i + LINE : n; i < end; i++, in += in_stride, out += out_stride) {
+            vf k = vf_set(key[i]), q = vf_set(query[i]), kb = first ? k : vf_set(key_before[i]);
 #pragma GCC unroll 8
-        for (int j = 0; j < n_vectors; j++) {
-            vf x = vf_load(in + j * V);
-            if (!first) x = vf_madd(kb, ub[j], x);
-            x = decay * x;
-            sk[j] = vf_madd(x, k, sk[j]);
-            sq[j] = vf_madd(x, q, sq[j]);
-            vf_store(out + j * V, x);
+            for (int j = 0; j < n_vectors; j++) {
+                vf x = vf_load(in + j * V);
+                if (!first) x = vf_madd(kb, ub[j], x);
+                x = decay * x;
+                sk[j] = vf_madd(x, k, sk[j]);
+                sq[j] = vf_madd(x, q, sq[j]);
+                vf_store(out + j * V, x);
+            }
         }
     }
     vf beta = vf_set(s->beta), both = vf_set(qk);

@@ -148,17 +148,13 @@ static const float *fold_pending(const struct cpu_delta *d, const struct slice *
     return in;
 }
 
-/* Rows lie too far apart for the hardware to foresee: on Zen 4 a quarter of the rule's time was waiting for them. */
-static void fetch_row(const struct slice *s, int r) {
+/* Where row r of the slice is. */
+static void find_row(const struct slice *s, int r, const float **k, const float **q, const float **v, float **result) {
     const struct delta_shape *p = &s->o->shape;
-    if (r >= s->g->n_rows) return;
-    const float *k = slice_key(s, r);
-    for (int i = 0; i < p->key_dim; i += 16) {
-        __builtin_prefetch(k + i);
-        __builtin_prefetch(k - key_width(p) + i);
-    }
-    const float *v = s->o->mixed + (s->g->row0 + r) * (int64_t)channels(p) + 2 * key_width(p) + s->h * p->value_dim + s->c0;
-    for (int i = 0; i < s->n; i += 16) __builtin_prefetch(v + i);
+    int64_t row = s->g->row0 + r;
+    *k = slice_key(s, r), *q = *k - key_width(p);
+    *v = s->o->mixed + row * channels(p) + 2 * key_width(p) + s->h * p->value_dim + s->c0;
+    *result = s->o->out + (row * p->value_heads + s->h) * p->value_dim + s->c0;
 }
 
 static void run_slice(const struct cpu_delta *d, const struct slice *s, float *scratch) {
@@ -171,13 +167,16 @@ static void run_slice(const struct cpu_delta *d, const struct slice *s, float *s
     struct delta_step t = {.key_dim = p->key_dim, .n_columns = s->n};
     for (int r = 0; r < g->n_rows; r++) {
         int64_t row = g->row0 + r, at = row * p->value_heads + s->h;
-        fetch_row(s, r + 1);
         t.in = in, t.in_stride = stride, t.out = buf, t.out_stride = s->n;
-        t.k = slice_key(s, r), t.q = t.k - key_width(p);
-        t.v = s->o->mixed + row * channels(p) + 2 * key_width(p) + s->h * p->value_dim + s->c0;
+        find_row(s, r, &t.k, &t.q, &t.v, &t.result);
+        t.next_k = NULL;
+        if (r + 1 < g->n_rows) {
+            float *next;
+            find_row(s, r + 1, &t.next_k, &t.next_q, &t.next_v, &next);
+            t.next_result = next;
+        }
         t.decay = s->o->decay[at], t.beta = s->o->beta[at];
         t.u = g->undo ? g->log.u + ((int64_t)r * p->value_heads + s->h) * p->value_dim + s->c0 : u;
-        t.result = s->o->out + at * p->value_dim + s->c0;
         d->step(&t);
         if (g->undo) log_row(s, r, t.decay);
         for (; snapshot < g->n_snapshots && g->snapshots[snapshot].row == r + 1; snapshot++)
