@@ -168,21 +168,22 @@ INLINE void scale_chunk(const struct pass *s, const struct place *at, const int 
     EACH_ROW to[r] = acc[r];
 }
 
-INLINE void scale_dots(const struct pass *s, const struct place *at, const int tile, const int group_blocks) {
-    scale_chunk(s, at, tile, 0, group_blocks);
-    scale_chunk(s, at, tile, CHUNK, group_blocks);
+/* Asks for what comes later: a share of the next panel's bytes, from memory, of the next set's inputs, and, in the last panel, of the
+ * places for results. Little by little: all at once they would fill the processor's list of misses. */
+INLINE void fetch(const struct pass *s, const struct place *at, int pairs, const int tile) {
+    const char *codes = (const char *)s->next[tile] + (size_t)(at->set * pairs + at->pair) * s->next_share;
+    for (size_t b = 0; b < s->next_share; b += 64) _mm_prefetch(codes + b, _MM_HINT_T1);
+    for (int r = at->pair, row; s->last && r < ROWS && (row = at->set * ROWS + r) < s->c->n_rows; r += pairs)
+        __builtin_prefetch(call_y(s->c, row) + s->col + tile * AFFINE_TILE, 1);
+    if (at->set + 1 == s->n_sets) return;
+    const char *inputs = (const char *)(at->x + s->n_pairs);
+    for (size_t b = (size_t)tile * 64; b < sizeof(struct inputs); b += TILES * 64) _mm_prefetch(inputs + b, _MM_HINT_T0);
 }
 
-/* Asks for what comes later: a share of the next panel's bytes, from memory (all at once they would fill the processor's list of
- * misses), of the next set's inputs, and, in the last panel, of the places for results. */
-static inline void fetch(const struct pass *s, const struct place *at, int pairs) {
-    size_t from = (size_t)(at->set * pairs + at->pair) * s->next_share;
-    for (int i = 0; i < TILES; i++)
-        for (size_t b = from; b < from + s->next_share; b += 64) _mm_prefetch((const char *)s->next[i] + b, _MM_HINT_T1);
-    for (int r = at->pair, row; s->last && r < ROWS && (row = at->set * ROWS + r) < s->c->n_rows; r += pairs)
-        for (int i = 0; i < TILES; i++) __builtin_prefetch(call_y(s->c, row) + s->col + i * AFFINE_TILE, 1);
-    const char *inputs = (const char *)(at->x + s->n_pairs);
-    for (size_t b = 0; b < sizeof(struct inputs) && at->set + 1 < s->n_sets; b += 64) _mm_prefetch(inputs + b, _MM_HINT_T0);
+INLINE void scale_dots(const struct pass *s, const struct place *at, int pairs, const int tile, const int group_blocks) {
+    fetch(s, at, pairs, tile);
+    scale_chunk(s, at, tile, 0, group_blocks);
+    scale_chunk(s, at, tile, CHUNK, group_blocks);
 }
 
 INLINE void all_rows(const struct pass *s, const int group_blocks) {
@@ -194,18 +195,17 @@ INLINE void all_rows(const struct pass *s, const int group_blocks) {
     for (; at.set < s->n_sets; at = next) {
         next = at.pair + 1 < pairs ? place_at(s, at.set, at.pair + 1) : place_at(s, at.set + 1, 0);
         const int more = next.set < s->n_sets;
-        fetch(s, &at, pairs);
         multiply(&at, 2);
         store_dots(s->p, 1);
-        scale_dots(s, &at, 0, group_blocks);
+        scale_dots(s, &at, pairs, 0, group_blocks);
         multiply(&at, 3);
         store_dots(s->p, 2);
-        scale_dots(s, &at, 1, group_blocks);
+        scale_dots(s, &at, pairs, 1, group_blocks);
         if (more) multiply(&next, 0);
         store_dots(s->p, 3);
-        scale_dots(s, &at, 2, group_blocks);
+        scale_dots(s, &at, pairs, 2, group_blocks);
         if (more) multiply(&next, 1), store_dots(s->p, 0);
-        scale_dots(s, &at, 3, group_blocks);
+        scale_dots(s, &at, pairs, 3, group_blocks);
     }
 }
 
