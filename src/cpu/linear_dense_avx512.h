@@ -5,8 +5,8 @@
  * The 16 sums are added as a tree of distances 8, 4, 2, 1. A tail is filled up with zeros.
  *
  * "stream" kernels read the file's rows, four at once, for four rows of inputs; what is in cache after the first four serves
- * the others. "panel" kernels, for types that must be widened, do so for 64 columns x STEPS vectors at a time and use them for
- * PANEL_ROWS rows; sums wait in memory between panels. */
+ * the others. "panel" kernels, for types that must be widened, do so once for a block of rows, which stays in L2, and then for
+ * 16 columns x STEPS vectors at a time, which stay in L1 while all rows pass by; sums wait in memory between panels. */
 #ifndef CPU_LINEAR_DENSE_AVX512_H
 #define CPU_LINEAR_DENSE_AVX512_H
 #include <limits.h>
@@ -16,12 +16,10 @@
 
 enum dense_kind { DENSE_F32, DENSE_F16, DENSE_BF16, DENSE_DOT, DENSE_ANY };
 enum {
-    COLUMNS = 64,
     STREAM_ROWS = 4, FEW_ROWS = 8,
     COLUMN_TILE = 4, ROW_TILE = 6, /* 24 sums in registers; ten loads for 24 products */
-    STEPS = 64,        /* vectors along k of a panel */
-    PITCH = STEPS + 1, /* rows whole 4 KiB apart would share too few places of L1 */
-    PANEL_ROWS = 48,
+    COLUMNS = 16, STEPS = 22,           /* of a panel: 22 KiB, beside which inputs of two sets fit in L1 of 48; K 1024: 22, 22, 20 */
+    PANEL_ROWS = 96, ROWS_BYTES = 1 << 20,
 };
 
 /* Elements of a row that one load covers, and vectors that it gives. */
@@ -180,10 +178,18 @@ INLINE void run_stream(const int kind, const struct linear_call *c, int col0, in
     }
 }
 
+/* Rows are taken in blocks whose inputs, widened, are no more than ROWS_BYTES, and in sets of ROW_TILE of those. */
 struct dense_panel {
-    __m512 w[COLUMNS][PITCH], x[PANEL_ROWS][PITCH];
+    __m512 w[COLUMNS][STEPS];
     __m512 acc[PANEL_ROWS][COLUMNS];
+    __m512 x[][ROW_TILE][STEPS]; /* [chunk of STEPS along k * sets + set] */
 };
+
+static inline int panel_chunks(int n_in) { return (n_in + 16 * STEPS - 1) / (16 * STEPS); }
+static inline int panel_rows(int n_in) {
+    int rows = ROWS_BYTES / (panel_chunks(n_in) * STEPS * (int)sizeof(__m512)) / ROW_TILE * ROW_TILE;
+    return rows < ROW_TILE ? ROW_TILE : rows < PANEL_ROWS ? rows : PANEL_ROWS;
+}
 
 /* Steps [0, n_steps) of one row from element k on into out. */
 INLINE void fill_weight(const int kind, const uint8_t *row, int n_in, int k, int n_steps, __m512 *out) {
@@ -202,19 +208,23 @@ INLINE void fill_input(const int kind, const void *row, int n_in, int k, int n_s
     }
 }
 
-/* R rows and four columns, n_steps vectors along k. */
-INLINE void panel_tile(const int kind, struct dense_panel *p, int row, int col, int n_steps, const int R) {
-    const __m512 *w0 = p->w[col], *w1 = p->w[col + 1], *w2 = p->w[col + 2], *w3 = p->w[col + 3];
-    const __m512 *x0 = p->x[row], *x1 = x0 + PITCH, *x2 = x1 + PITCH, *x3 = x2 + PITCH, *x4 = x3 + PITCH, *x5 = x4 + PITCH;
-    __m512 *p0 = &p->acc[row][col], *p1 = p0 + COLUMNS, *p2 = p1 + COLUMNS, *p3 = p2 + COLUMNS, *p4 = p3 + COLUMNS, *p5 = p4 + COLUMNS;
+/* R rows and four columns, n_steps vectors along k; meanwhile 2 n_steps lines from `ahead` on are asked for. */
+INLINE void panel_tile(const __m512 (*w)[STEPS], const __m512 (*x)[STEPS], int first, int n_steps, const uint8_t *ahead,
+                       __m512 (*acc)[COLUMNS], const int R) {
+    __m512 *p0 = acc[0], *p1 = acc[1], *p2 = acc[2], *p3 = acc[3], *p4 = acc[4], *p5 = acc[5];
     TILE_ROWS(TILE_DECLARE)
-    TILE_ROWS(TILE_LOAD)
-#define PRODUCT(r, i) multiply_add(kind, &s##r##i, a##i, b);
-#define ROW(r) if (R > r) { __m512 b = x##r[s]; TILE_VECTORS(PRODUCT, r) }
+    if (first) {
+        TILE_ROWS(TILE_CLEAR)
+    } else {
+        TILE_ROWS(TILE_LOAD)
+    }
+#define PRODUCT(r, i) fma_into(&s##r##i, a##i, b);
+#define ROW(r) if (R > r) { __m512 b = x[r][s]; TILE_VECTORS(PRODUCT, r) }
 #pragma GCC unroll 1
     for (int s = 0; s < n_steps; s++) {
-        __m512 a0 = w0[s], a1 = w1[s], a2 = w2[s], a3 = w3[s];
+        __m512 a0 = w[0][s], a1 = w[1][s], a2 = w[2][s], a3 = w[3][s];
         keep_floats(&a0), keep_floats(&a1), keep_floats(&a2), keep_floats(&a3);
+        _mm_prefetch((const char *)ahead + 128 * s, _MM_HINT_T0), _mm_prefetch((const char *)ahead + 128 * s + 64, _MM_HINT_T0);
         TILE_ROWS(ROW)
     }
 #undef PRODUCT
@@ -222,52 +232,70 @@ INLINE void panel_tile(const int kind, struct dense_panel *p, int row, int col, 
     TILE_ROWS(TILE_STORE)
 }
 
-INLINE void panel_tile_row(const int kind, struct dense_panel *p, int row, int n_columns, int n_steps, const int R) {
-    for (int i = 0; i < n_columns; i += COLUMN_TILE) panel_tile(kind, p, row, i, n_steps, R);
+/* All columns for a set of R rows. */
+INLINE void panel_set(struct dense_panel *p, const __m512 (*x)[STEPS], int row, int first, int n_steps, const int R) {
+    for (int i = 0; i < COLUMNS; i += COLUMN_TILE)
+        panel_tile(&p->w[i], x, first, n_steps, (const uint8_t *)(x + ROW_TILE) + (size_t)(i / COLUMN_TILE) * 128 * STEPS,
+                   (__m512(*)[COLUMNS])&p->acc[row][i], R);
 }
 
-/* All columns for up to ROW_TILE rows. */
-INLINE void panel_tiles(const int kind, struct dense_panel *p, int row, int n_rows, int n_columns, int n_steps) {
-    switch (n_rows) {
-    case 1: panel_tile_row(kind, p, row, n_columns, n_steps, 1); break;
-    case 2: panel_tile_row(kind, p, row, n_columns, n_steps, 2); break;
-    case 3: panel_tile_row(kind, p, row, n_columns, n_steps, 3); break;
-    case 4: panel_tile_row(kind, p, row, n_columns, n_steps, 4); break;
-    case 5: panel_tile_row(kind, p, row, n_columns, n_steps, 5); break;
-    default: panel_tile_row(kind, p, row, n_columns, n_steps, 6); break;
-    }
-}
-
-/* Rows [row0, row0 + n_rows) of n columns, n_rows <= PANEL_ROWS. Columns beyond the last are computed from a stale panel
- * and not stored. */
-INLINE void panel_block(const int kind, const struct linear_call *c, struct dense_panel *p, int col, int n, int row0, int n_rows) {
-    const struct weight *w = c->w->source;
-    int n_in = c->w->n_in, panel_k = STEPS / step_vectors(kind) * step_k(kind);
-    for (int r = 0; r < n_rows; r++)
-        for (int i = 0; i < COLUMNS; i++) p->acc[r][i] = _mm512_setzero_ps();
-    for (int k = 0; k < n_in; k += panel_k) {
-        int steps = (n_in - k + step_k(kind) - 1) / step_k(kind) * step_vectors(kind);
-        if (steps > STEPS) steps = STEPS;
-        for (int i = 0; i < n; i++) {
-            fill_weight(kind, w->data + (size_t)(col + i) * w->row_bytes, n_in, k, steps, p->w[i]);
+/* The first n of the columns from col on are stored after the last chunk. */
+static __attribute__((noinline)) void panel_sets(const struct linear_call *c, struct dense_panel *p, int col, int n, int row0, int n_rows,
+                                                 int chunk, int n_steps) {
+    int n_sets = (n_rows + ROW_TILE - 1) / ROW_TILE;
+    for (int set = 0; set < n_sets; set++) {
+        const __m512(*x)[STEPS] = p->x[chunk * n_sets + set];
+        int row = set * ROW_TILE;
+        switch (n_rows - row) {
+        case 1: panel_set(p, x, row, chunk == 0, n_steps, 1); break;
+        case 2: panel_set(p, x, row, chunk == 0, n_steps, 2); break;
+        case 3: panel_set(p, x, row, chunk == 0, n_steps, 3); break;
+        case 4: panel_set(p, x, row, chunk == 0, n_steps, 4); break;
+        case 5: panel_set(p, x, row, chunk == 0, n_steps, 5); break;
+        default: panel_set(p, x, row, chunk == 0, n_steps, 6); break;
         }
-        for (int r = 0; r < n_rows; r++) fill_input(kind, input_row(kind, c, row0 + r), n_in, k, steps, p->x[r]);
-        for (int r = 0; r < n_rows; r += ROW_TILE) panel_tiles(kind, p, r, n_rows - r, n, steps);
+        if (chunk + 1 == panel_chunks(c->w->n_in))
+            for (int r = row; r < n_rows && r < row + ROW_TILE; r++)
+                store_columns(c, row0 + r, col, n, reduce(p->acc[r]));
     }
+}
+
+INLINE int chunk_steps(const int kind, int n_in, int chunk) {
+    int left = (n_in - chunk * 16 * STEPS + step_k(kind) - 1) / step_k(kind) * step_vectors(kind);
+    return left < STEPS ? left : STEPS;
+}
+
+/* Rows [row0, row0 + n_rows). Columns beyond the last are computed from a stale panel and not stored. */
+INLINE void panel_block(const int kind, const struct linear_call *c, struct dense_panel *p, int col0, int col1, int row0, int n_rows) {
+    const struct weight *w = c->w->source;
+    const int n_in = c->w->n_in, n_chunks = panel_chunks(n_in), n_sets = (n_rows + ROW_TILE - 1) / ROW_TILE;
     for (int r = 0; r < n_rows; r++)
-        for (int i = 0; i < n; i += 16) store_columns(c, row0 + r, col + i, n - i, reduce(&p->acc[r][i]));
+        for (int chunk = 0; chunk < n_chunks; chunk++)
+            fill_input(kind, input_row(kind, c, row0 + r), n_in, chunk * 16 * STEPS, chunk_steps(kind, n_in, chunk),
+                       p->x[chunk * n_sets + r / ROW_TILE][r % ROW_TILE]);
+    for (int col = col0; col < col1; col += COLUMNS) {
+        int n = col1 - col < COLUMNS ? col1 - col : COLUMNS;
+        for (int chunk = 0; chunk < n_chunks; chunk++) {
+            int steps = chunk_steps(kind, n_in, chunk);
+            for (int i = 0; i < n; i++)
+                fill_weight(kind, w->data + (size_t)(col + i) * w->row_bytes, n_in, chunk * 16 * STEPS, steps, p->w[i]);
+            panel_sets(c, p, col, n, row0, n_rows, chunk, steps);
+        }
+    }
 }
 
 INLINE void run_panel(const int kind, const struct linear_call *c, int col0, int col1) {
-    struct dense_panel *p = c->scratch;
-    for (int col = col0; col < col1; col += COLUMNS) {
-        int n = col1 - col < COLUMNS ? col1 - col : COLUMNS;
-        for (int row = 0; row < c->n_rows; row += PANEL_ROWS)
-            panel_block(kind, c, p, col, n, row, c->n_rows - row < PANEL_ROWS ? c->n_rows - row : PANEL_ROWS);
+    for (int row = 0, n, most = panel_rows(c->w->n_in); row < c->n_rows; row += n) {
+        n = c->n_rows - row < most ? c->n_rows - row : most;
+        panel_block(kind, c, c->scratch, col0, col1, row, n);
     }
 }
 
-static inline size_t dense_panel_bytes(int n_rows, int n_in) { return (void)n_rows, (void)n_in, sizeof(struct dense_panel); }
+/* Fewer columns than n_in may need more, but no more than ROWS_BYTES. */
+static inline size_t dense_panel_bytes(int n_rows, int n_in) {
+    size_t set_bytes = (size_t)panel_chunks(n_in) * sizeof(__m512[ROW_TILE][STEPS]);
+    return (void)n_rows, sizeof(struct dense_panel) + (set_bytes > ROWS_BYTES ? set_bytes : ROWS_BYTES);
+}
 
 #define DENSE_STREAM(name_, repr_, form_, arithmetic_, most_rows, scratch)                                                 \
     {.name = #name_ " stream", .repr = repr_, .arithmetic = arithmetic_, .form = form_, .min_rows = 1, .max_rows = most_rows,    \
