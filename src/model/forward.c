@@ -50,7 +50,7 @@ static void emit_gated_norm(struct step *s, const struct layer *y, struct op_gat
     }
 }
 
-static void emit_attention(struct step *s, const struct layer *y) {
+static void emit_attention(struct step *s, const struct layer *y, int rows_only) {
     struct workspace *ws = s->ws;
     const struct config *c = s->g;
     int query = c->n_heads * c->head_dim, key = c->n_kv_heads * c->head_dim, n = s->n_rows;
@@ -63,6 +63,7 @@ static void emit_attention(struct step *s, const struct layer *y) {
         .shape = shape, .q_gate = q_gate, .k = k, .v = v, .q_gain = y->q_norm, .k_gain = y->k_norm, .eps = (float)c->rms_eps,
         .inv_freq = s->m->inv_freq, .axis_of_pair = s->m->axis_of_pair, .positions = ws->positions, .q = ws->mixed, .kv = kv,
         .groups = ws->attention_groups, .n_groups = s->b->n_groups, .n_rows = n});
+    if (rows_only) return;
     struct op_attention a = {.shape = shape, .q = ws->mixed, .q_gate = q_gate, .kv = kv, .groups = ws->attention_groups,
                              .n_groups = s->b->n_groups, .n_rows = n, .out = rows_resized(ws->mix, query)};
     step_op(s, OP_ATTENTION, 1)->attention = a;
@@ -136,11 +137,14 @@ static void emit_experts(struct step *s, const struct experts *x) {
         .out = ws->residual};
 }
 
-static void emit_layer(struct step *s, const struct layer *y) {
+/* `last`: what comes out of it is not used. Then keys and values are all that an attention layer is for. */
+static void emit_layer(struct step *s, const struct layer *y, int last) {
     struct workspace *ws = s->ws;
+    int rows_only = last && y->kind == LAYER_FULL;
     step_norm(s, &s->rows, ws->residual, y->input_norm, ws->x);
-    if (y->kind == LAYER_FULL) emit_attention(s, y);
+    if (y->kind == LAYER_FULL) emit_attention(s, y, rows_only);
     else emit_delta(s, y);
+    if (rows_only) return;
     step_norm(s, &s->rows, ws->residual, y->post_norm, ws->x);
     if (y->experts) emit_experts(s, y->experts);
     else emit_mlp(s, &y->gate, &y->up, &y->down, ws->residual, 1);
@@ -252,14 +256,15 @@ int model_forward(struct model *m, struct cache *c, struct batch *b, struct weft
     ws->n_ops = 0;
     struct counts n = gather_inputs(&s);
     const struct weights *w = &m->weights;
+    int unused = n.logits == 0 && n.hidden == 0 && n.taps == 0;
     if (b->mtp) {
         emit_mtp_input(&s);
-        for (int i = 0; i < w->mtp->n_layers; i++) emit_layer(&s, &w->mtp->layers[i]);
+        for (int i = 0; i < w->mtp->n_layers; i++) emit_layer(&s, &w->mtp->layers[i], unused && i + 1 == w->mtp->n_layers);
         emit_results(&s, w->mtp->norm, n.logits, n.hidden);
     } else {
         step_embed(&s, ws->residual);
         for (int i = 0, tap = 0; i < s.g->n_layers; i++) {
-            emit_layer(&s, &w->layers[i]);
+            emit_layer(&s, &w->layers[i], unused && i + 1 == s.g->n_layers);
             for (; tap < b->n_taps && b->taps[tap] == i; tap++)
                 emit_copy(&s, ws->residual, ws->tap_row, n.taps, m->taps[tap], s.g->hidden);
         }
