@@ -143,6 +143,16 @@ void cache_free(struct cache *c) {
     mem_free(c);
 }
 
+void cache_warm_undo(struct cache *c) {
+    struct backend *b = c->options.backend;
+    size_t half = c->logs.item_bytes / 2;
+    int item = items_take(&c->logs);
+    if (item == NO_PAGE) return;
+    uint8_t *at = items_at(&c->logs, item);
+    b->table->copy(b, at, at + half, half), b->table->copy(b, at + half, at, half);
+    items_drop(&c->logs, item);
+}
+
 size_t cache_used_bytes(const struct cache *c) { return c->used_bytes; }
 size_t cache_peak_bytes(const struct cache *c) { return c->peak_bytes; }
 size_t cache_memory_bytes(const struct cache *c) { return c->options.memory_bytes - atomic_load(&c->aside_bytes); }

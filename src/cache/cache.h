@@ -43,6 +43,9 @@ struct cache;
 int cache_new(struct cache **out, const struct cache_shape *shape, const struct cache_options *o, struct weft_error *e);
 void cache_free(struct cache *c);
 
+/* So that the first undo group does not wait for memory to be cleared. */
+void cache_warm_undo(struct cache *c);
+
 int sequence_new(struct sequence **out, struct cache *c, struct weft_error *e);
 void sequence_free(struct sequence *s);
 /* Room for that many rows on the host side, so that steps up to there allocate nothing. */

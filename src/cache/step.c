@@ -118,6 +118,8 @@ static void take_back(struct cache *c, const struct batch *b, int n) {
 static void reserve_snapshots(struct cache *c, struct group *g, struct step_group *t) {
     struct step *step = &c->step;
     t->snapshot0 = step->n_snapshots;
+    g->snapshots = NULL;
+    if (g->n_snapshots == 0) return;
     g->snapshots = step->snapshots + t->snapshot0;
     for (int i = 0; i < g->n_snapshots; i++) {
         CHECK(g->snapshot_rows[i] >= 1 && g->snapshot_rows[i] <= g->n_rows &&
@@ -253,6 +255,7 @@ void cache_delta_group(const struct cache *c, const struct batch *b, int g, int 
     if (s->n_pending > 0) out->pending = cache_log(c, s->log_slot, s->log_half, layer);
     if (from->undo) out->log = cache_log(c, s->log_slot, !s->log_half, layer);
     for (int i = 0; i < from->n_snapshots; i++) out->n_snapshots += from->snapshots[i] != NULL;
+    if (out->n_snapshots == 0) return;
     out->snapshots = c->step.layers + (size_t)c->step.groups[g].snapshot0 * (size_t)c->shape.n_delta + layer * from->n_snapshots;
 }
 
