@@ -86,6 +86,7 @@ static void drafts_that_adapt_change_no_answer(void **state) {
     (void)state;
     compare("mtp", NULL, 4, 0, 2);
     compare("ngram", NULL, 4, 0, N);
+    compare("model", kept_model(), 4, 0, 2);
 }
 
 struct spoiler { int at, calls; };
@@ -114,6 +115,20 @@ static void a_drafter_that_is_wrong_at_any_place_leaves_no_trace(void **state) {
         assert_true(s.calls > 20);
         weft_engine_close(x);
     }
+}
+
+static void a_drafter_that_is_always_wrong_is_hardly_asked(void **state) {
+    (void)state;
+    enum { LONG = 200 };
+    struct spoiler s = {0, 0};
+    struct weft_request_options o = kept_ask("[{\"role\":\"user\",\"content\":\"Tell me a story.\"}]");
+    o.ignore_eos = 1, o.max_tokens = LONG;
+    struct weft_engine *x = kept_engine(&(struct weft_engine_options){.draft = "mtp", .draft_max = 4});
+    engine_set_draft_hook(x, spoil, &s);
+    kept_run(x, &o, drafted, 1);
+    assert_int_equal(drafted[0].result.n_tokens, LONG);
+    assert_in_range(s.calls, 1, LONG / 8);
+    weft_engine_close(x);
 }
 
 static void what_cannot_draft_is_refused_by_name(void **state) {
@@ -148,6 +163,7 @@ int main(void) {
         cmocka_unit_test(a_second_model_changes_no_answer),
         cmocka_unit_test(drafts_that_adapt_change_no_answer),
         cmocka_unit_test(a_drafter_that_is_wrong_at_any_place_leaves_no_trace),
+        cmocka_unit_test(a_drafter_that_is_always_wrong_is_hardly_asked),
         cmocka_unit_test(a_cached_prompt_drafts_too),
         cmocka_unit_test(what_cannot_draft_is_refused_by_name),
     };

@@ -49,7 +49,7 @@ static void fill_group(struct weft_engine *x, struct weft_request *r, const stru
         g->n_snapshots = snapshot_rows(&x->rule, r->known, r->n_prompt, rows, g->n_rows, p->snapshot_rows, SNAPSHOTS_PER_CHUNK);
         g->snapshot_rows = p->snapshot_rows;
     }
-    g->want_hidden = draft_sees_hidden(r) || (g->n_snapshots && rows + g->n_rows == r->n_prompt) ||
+    g->want_hidden = draft_sees_hidden(r, rows + it->n_rows) || (g->n_snapshots && rows + g->n_rows == r->n_prompt) ||
                      (p->at_end && r->last_hidden);
 }
 
@@ -113,8 +113,7 @@ static void draw_part(struct weft_engine *x, struct part *p, int n_rows) {
         if (r->state != REQUEST_RUNNING || r->n_known != before + 1 || atomic_load(&r->cancelled)) break;
     }
     p->keep = n_rows - n_drafts + accepted;
-    if (n_drafts) draft_learn(r, n_drafts, accepted);
-    else draft_paused(r, 1);
+    draft_learn(r, n_drafts, accepted);
 }
 
 /* Snapshots are the engine's after the commit; their array is the cache's until the next step. */
@@ -173,6 +172,7 @@ int engine_step_running(struct weft_engine *x, struct weft_error *e) {
     sweep(x);
     if (!x->n_running) return 0;
     int code = plan(x, e);
+    if (!code) code = draft_read(x, e);
     if (code) return code;
     pack(x);
     double begin = clock_work_ms();
@@ -187,14 +187,13 @@ int engine_step_running(struct weft_engine *x, struct weft_error *e) {
         x->keeps[i] = p->keep;
     }
     cache_commit(x->cache, &x->batch, x->keeps);
-    if (decoding == rows) draft_clock(x, rows, drafts, clock_work_ms() - begin);
+    draft_account(x, decoding, drafts, decoding == rows ? clock_work_ms() - begin : 0);
     for (int i = 0; i < x->n_parts; i++) take_snapshots(x, &x->parts[i], &x->groups[i]), see_hidden(x, &x->parts[i]);
-    if (x->drafter && x->drafter->settle) code = x->drafter->settle(x, e);
     for (int i = 0; i < x->n_parts; i++) {
         struct part *p = &x->parts[i];
         struct weft_error ignored; /* a cache that has no room loses nothing but time */
         if (p->n_snapshots) tree_store(x->tree, p->request->seq, p->snapshots, p->n_snapshots, &ignored);
     }
-    if (!code) sweep(x);
-    return code;
+    sweep(x);
+    return 0;
 }

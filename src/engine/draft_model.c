@@ -94,6 +94,17 @@ static int run(struct second *d, struct weft_error *e) {
     return code;
 }
 
+static int second_warm(struct weft_engine *x, struct weft_error *e) {
+    struct second *d = x->drafter_data;
+    d->tokens[0] = 0;
+    d->batch = (struct batch){.groups = d->groups, .n_groups = 1};
+    d->groups[0] = (struct group){.n_rows = 1, .tokens = d->tokens, .n_logits = 1};
+    int code = sequence_new(&d->groups[0].seq, d->cache, e);
+    if (!code) code = run(d, e);
+    sequence_free(d->groups[0].seq);
+    return code;
+}
+
 /* One step of known tokens up to `end`. */
 static int follow(struct second *d, struct weft_request *r, struct sequence *s, int end, struct weft_error *e) {
     int rows = sequence_rows(s), n = end - rows < d->max_rows ? end - rows : d->max_rows;
@@ -102,17 +113,18 @@ static int follow(struct second *d, struct weft_request *r, struct sequence *s, 
     return run(d, e);
 }
 
-/* Prompts are read along with the main model, step by step; single tokens wait for the next draft. */
-static int second_settle(struct weft_engine *x, struct weft_error *e) {
-    struct second *d = x->drafter_data;
+static int second_read(struct weft_request *r, int end, struct weft_error *e) {
+    struct second *d = r->engine->drafter_data;
+    struct follower *f = draft_data(r);
     int code = 0;
-    for (int i = 0; i < x->n_running && !code; i++) {
-        struct follower *f = draft_data(x->running[i]);
-        if (!f || !f->seq) continue;
-        int end = sequence_rows(x->running[i]->seq);
-        if (end - sequence_rows(f->seq) > WEFT_DRAFT_MAX) code = follow(d, x->running[i], f->seq, end, e);
-    }
+    while (f->seq && !code && sequence_rows(f->seq) < end) code = follow(d, r, f->seq, end, e);
     return code;
+}
+
+static double second_behind(const struct weft_request *r) {
+    enum { ROWS_A_GUESS = 6 }; /* rows of a step that take as long as a guess */
+    const struct follower *f = draft_data(r);
+    return f->seq ? (double)(r->n_known - 1 - sequence_rows(f->seq)) / ROWS_A_GUESS : 0;
 }
 
 static int take_guesses(struct weft_engine *x, struct second *d, int depth) {
@@ -137,10 +149,7 @@ static int take_guesses(struct weft_engine *x, struct second *d, int depth) {
 static int draft_slice(struct weft_engine *x, struct weft_request **r, int n, struct weft_error *e) {
     struct second *d = x->drafter_data;
     int n_forks = 0, code = 0;
-    for (int i = 0; i < n && !code; i++) {
-        struct follower *f = draft_data(r[i]);
-        while (f->seq && !code && sequence_rows(f->seq) < r[i]->n_known - 1) code = follow(d, r[i], f->seq, r[i]->n_known - 1, e);
-    }
+    for (int i = 0; i < n && !code; i++) code = second_read(r[i], r[i]->n_known - 1, e);
     for (int i = 0; i < n && !code; i++) {
         struct follower *f = draft_data(r[i]);
         if (!f->seq || sequence_fork(&d->forks[n_forks], f->seq, e)) {
@@ -167,5 +176,6 @@ static int second_draft(struct weft_engine *x, struct weft_request **r, int n, s
     return code;
 }
 
-const struct drafter draft_model = {.name = "model", .open = second_open, .close = second_close, .start = second_start,
-                                    .finish = second_finish, .settle = second_settle, .draft = second_draft};
+const struct drafter draft_model = {.name = "model", .open = second_open, .close = second_close,
+                                    .warm = second_warm, .start = second_start, .finish = second_finish, .read = second_read,
+                                    .behind = second_behind, .draft = second_draft};

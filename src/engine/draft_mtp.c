@@ -1,7 +1,9 @@
 /* The checkpoint's own head: it reads the main model's hidden row t with token t + 1 and guesses token t + 2.
  *
- * Its rows are attention rows of their own in the sequence. Rows with true hidden rows stay; a chain goes on from the head's own
- * output, and what the chain added is cut off again when the draft is done.
+ * Its rows are attention rows of their own in the sequence. A draft runs the newest rows that were not run yet, as far as they
+ * are held (keys and values only), then guesses; a chain goes on from the head's own output, and what the chain added is cut off again when the
+ * draft is done. Older rows are missing: nearly all that the head knows is in the hidden row, and rows that no draft may ever use
+ * would cost a prompt, or an answer that does not draft, the time of one more layer.
  *
  * Invariants
  * 1. held[0..n_held) are the hidden rows of main rows [first, first + n_held), the newest of the sequence, not yet run here.
@@ -11,16 +13,11 @@
 #include "base/mem.h"
 #include "engine/draft.h"
 
-enum { HELD_ROWS = 24, RESTING_ROWS = 8 };
+enum { HELD_ROWS = 12 };
 
 struct held { int first, n; float *rows; /* [HELD_ROWS][hidden] */ };
 
-/* Hidden rows of a prompt chunk, in `seen` from `offset` on. */
-struct chunk { struct weft_request *r; int first, n, offset; };
-
 struct mtp {
-    float *seen; int n_seen;         /* [max_rows][hidden] of this step */
-    struct chunk *chunks; int n_chunks; /* [max_groups] */
     struct group *groups;            /* [max_groups] */
     struct weft_request **owners;    /* [max_groups] */
     struct batch batch;
@@ -34,7 +31,7 @@ struct mtp {
 static void mtp_close(struct weft_engine *x) {
     struct mtp *m = x->drafter_data;
     if (!m) return;
-    mem_free(m->seen), mem_free(m->chunks), mem_free(m->groups), mem_free(m->owners), mem_free(m->positions);
+    mem_free(m->groups), mem_free(m->owners), mem_free(m->positions);
     mem_free(m->tokens), mem_free(m->chain), mem_free(m->true_rows);
     mem_free(m);
     x->drafter_data = NULL;
@@ -45,17 +42,29 @@ static int mtp_open(struct weft_engine *x, struct weft_error *e) {
     struct mtp *m = x->drafter_data = mem_new(1, sizeof *m);
     if (!m) return error_memory(e, "the drafter");
     size_t rows = (size_t)x->limits.max_rows, groups = (size_t)x->limits.max_groups, hidden = (size_t)x->hidden;
-    m->seen = mem_new(rows * hidden, sizeof *m->seen);
-    m->chunks = mem_new(groups, sizeof *m->chunks);
     m->groups = mem_new(groups, sizeof *m->groups);
     m->owners = mem_new(groups, sizeof *m->owners);
     m->positions = mem_new(3 * rows, sizeof *m->positions);
     m->tokens = mem_new(groups, sizeof *m->tokens);
     m->chain = mem_new(groups * hidden, sizeof *m->chain);
     m->true_rows = mem_new(groups, sizeof *m->true_rows);
-    if (m->seen && m->chunks && m->groups && m->owners && m->positions && m->tokens && m->chain && m->true_rows) return 0;
+    if (m->groups && m->owners && m->positions && m->tokens && m->chain && m->true_rows) return 0;
     mtp_close(x);
     return error_memory(e, "the drafter");
+}
+
+static int mtp_warm(struct weft_engine *x, struct weft_error *e) {
+    struct mtp *m = x->drafter_data;
+    m->tokens[0] = 0;
+    m->batch = (struct batch){.groups = m->groups, .n_groups = 1, .mtp = 1};
+    m->groups[0] = (struct group){.n_rows = 1, .tokens = m->tokens, .hidden_in = m->chain, .n_logits = 1, .want_hidden = 1};
+    int code = sequence_new(&m->groups[0].seq, x->cache, e);
+    if (!code) code = cache_begin(x->cache, &m->batch, e);
+    if (code) return sequence_free(m->groups[0].seq), code;
+    code = model_forward(x->model, x->cache, &m->batch, e);
+    cache_abort(x->cache, &m->batch);
+    sequence_free(m->groups[0].seq);
+    return code;
 }
 
 static int mtp_start(struct weft_request *r, void **data, struct weft_error *e) {
@@ -72,12 +81,21 @@ static int mtp_start(struct weft_request *r, void **data, struct weft_error *e) 
 }
 
 static void mtp_saw(struct weft_request *r, int first_row, int n_rows, const float *hidden) {
-    struct mtp *m = r->engine->drafter_data;
-    if (!n_rows) return;
-    m->chunks[m->n_chunks++] = (struct chunk){r, first_row, n_rows, m->n_seen};
-    memcpy(m->seen + (size_t)m->n_seen * (size_t)r->engine->hidden, hidden,
-           (size_t)n_rows * (size_t)r->engine->hidden * sizeof *hidden);
-    m->n_seen += n_rows;
+    struct held *h = draft_data(r);
+    size_t width = (size_t)r->engine->hidden;
+    if (!hidden || !n_rows) return;
+    int n = n_rows < HELD_ROWS ? n_rows : HELD_ROWS, gone = h->n + n - HELD_ROWS;
+    if (h->first + h->n != first_row) h->n = 0;
+    else if (gone > 0)
+        memmove(h->rows, h->rows + (size_t)gone * width, (size_t)(h->n - gone) * width * sizeof *h->rows), h->n -= gone;
+    memcpy(h->rows + (size_t)h->n * width, hidden + (size_t)(n_rows - n) * width, (size_t)n * width * sizeof *h->rows);
+    h->n += n, h->first = first_row + n_rows - h->n;
+}
+
+static double mtp_behind(const struct weft_request *r) {
+    enum { ROWS_A_GUESS = 16 }; /* keys and values of so many rows take as long as a guess */
+    const struct held *h = draft_data(r);
+    return h->n > 1 ? (double)(h->n - 1) / ROWS_A_GUESS : 0; /* the newest is the first guess's own */
 }
 
 /* ---- steps of the head ---- */
@@ -106,8 +124,6 @@ static struct group *add_group(struct weft_engine *x, struct weft_request *r, in
     return g;
 }
 
-static int rows_in(const struct mtp *m) { return m->n_positions / 3; }
-
 static int run_and_keep(struct weft_engine *x, struct weft_error *e) {
     struct mtp *m = x->drafter_data;
     if (!m->batch.n_groups) return 0;
@@ -121,66 +137,6 @@ static int first_text_row(const struct weft_request *r, int first, int end) {
     for (int t = end; t-- > first;)
         if (r->known[t + 1] < 0) return t + 1;
     return first;
-}
-
-/* While drafting rests its rows are not kept up: they would cost more than they bring. The newest are enough for a try. */
-static void forget_oldest(const struct weft_engine *x, struct held *h) {
-    int gone = h->n - RESTING_ROWS;
-    if (gone <= 0) return;
-    size_t width = (size_t)x->hidden;
-    memmove(h->rows, h->rows + (size_t)gone * width, (size_t)RESTING_ROWS * width * sizeof *h->rows);
-    h->first += gone, h->n = RESTING_ROWS;
-}
-
-/* Runs what is held where the new rows will not fit behind it. */
-static int run_held(struct weft_engine *x, struct weft_error *e) {
-    struct mtp *m = x->drafter_data;
-    begin_batch(m);
-    int code = 0;
-    for (int i = 0; i < m->n_chunks && !code; i++) {
-        struct weft_request *r = m->chunks[i].r;
-        struct held *h = draft_data(r);
-        if (r->started_answer && h->n + m->chunks[i].n > HELD_ROWS && draft_is_resting(r)) forget_oldest(x, h);
-        if (!h->n || (r->started_answer && h->n + m->chunks[i].n <= HELD_ROWS)) continue;
-        if (rows_in(m) + h->n > x->limits.max_rows) {
-            if ((code = run_and_keep(x, e))) return code;
-            begin_batch(m);
-        }
-        int first = first_text_row(r, h->first, h->first + h->n);
-        if (first < h->first + h->n)
-            add_group(x, r, first, h->first + h->n - first, r->known + first + 1,
-                      h->rows + (size_t)(first - h->first) * (size_t)x->hidden);
-        h->n = 0;
-    }
-    return run_and_keep(x, e);
-}
-
-static void hold(struct weft_engine *x, struct held *h, int first, int n, const float *hidden) {
-    if (!h->n) h->first = first;
-    memcpy(h->rows + (size_t)h->n * (size_t)x->hidden, hidden, (size_t)n * (size_t)x->hidden * sizeof *hidden);
-    h->n += n;
-}
-
-static int mtp_settle(struct weft_engine *x, struct weft_error *e) {
-    struct mtp *m = x->drafter_data;
-    int code = run_held(x, e);
-    begin_batch(m);
-    for (int i = 0; i < m->n_chunks && !code; i++) {
-        struct chunk *c = &m->chunks[i];
-        struct weft_request *r = c->r;
-        struct held *h = draft_data(r);
-        const float *hidden = m->seen + (size_t)c->offset * (size_t)x->hidden;
-        int end = c->first + c->n, run_end = end < r->n_known ? end : r->n_known - 1; /* rows whose next token is known */
-        if (r->started_answer && c->first >= r->n_prompt && h->n + c->n <= HELD_ROWS) run_end = c->first;
-        else if (r->started_answer && run_end == end) run_end = end - 1; /* what the next draft begins with */
-        int first = first_text_row(r, c->first, run_end);
-        if (run_end > first)
-            add_group(x, r, first, run_end - first, r->known + first + 1,
-                      hidden + (size_t)(first - c->first) * (size_t)x->hidden);
-        if (end > run_end) hold(x, h, run_end, end - run_end, hidden + (size_t)(run_end - c->first) * (size_t)x->hidden);
-    }
-    m->n_chunks = m->n_seen = 0;
-    return code ? code : run_and_keep(x, e);
 }
 
 /* ---- drafting ---- */
@@ -229,19 +185,33 @@ static void take_guesses(struct weft_engine *x, int depth) {
     }
 }
 
+/* Held rows before the newest, of which only keys and values are of use. */
+static int catch_up(struct weft_engine *x, struct weft_request **r, int n, struct weft_error *e) {
+    begin_batch(x->drafter_data);
+    for (int i = 0; i < n; i++) {
+        struct held *h = draft_data(r[i]);
+        int end = h->first + h->n - 1, first = first_text_row(r[i], h->first, end);
+        if (h->n > 1 && first < end)
+            add_group(x, r[i], first, end - first, r[i]->known + first + 1,
+                      h->rows + (size_t)(first - h->first) * (size_t)x->hidden);
+    }
+    return run_and_keep(x, e);
+}
+
 /* Drafts for requests whose held rows fit one step. */
 static int draft_slice(struct weft_engine *x, struct weft_request **r, int n, struct weft_error *e) {
     struct mtp *m = x->drafter_data;
+    int caught_up = catch_up(x, r, n, e);
+    if (caught_up) return caught_up;
     begin_batch(m);
     for (int i = 0; i < n; i++) {
         struct held *h = draft_data(r[i]);
-        int end = h->first + h->n, first = first_text_row(r[i], h->first, end);
-        if (h->n == 0 || first == end || end != r[i]->n_known - 1) {
-            r[i]->n_drafts = 0;
+        int row = h->first + h->n - 1;
+        if (h->n == 0 || row != r[i]->n_known - 2 || r[i]->known[row + 1] < 0) {
+            r[i]->n_drafts = h->n = 0;
             continue;
         }
-        want_guess(add_group(x, r[i], first, end - first, r[i]->known + first + 1,
-                             h->rows + (size_t)(first - h->first) * (size_t)x->hidden));
+        want_guess(add_group(x, r[i], row, 1, r[i]->known + row + 1, h->rows + (size_t)(h->n - 1) * (size_t)x->hidden));
         h->n = 0;
     }
     for (int depth = 0; m->batch.n_groups; depth++) {
@@ -269,5 +239,5 @@ static int mtp_draft(struct weft_engine *x, struct weft_request **r, int n, stru
     return 0;
 }
 
-const struct drafter draft_mtp = {.name = "mtp", .wants_hidden = 1, .open = mtp_open, .close = mtp_close, .start = mtp_start,
-                                  .saw = mtp_saw, .settle = mtp_settle, .draft = mtp_draft};
+const struct drafter draft_mtp = {.name = "mtp", .wants_hidden = HELD_ROWS, .open = mtp_open, 
+                                  .close = mtp_close, .warm = mtp_warm, .start = mtp_start, .saw = mtp_saw, .behind = mtp_behind, .draft = mtp_draft};
