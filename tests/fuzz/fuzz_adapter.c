@@ -1,5 +1,6 @@
 /* Any bytes as an adapter of a small model: the config up to a zero byte, the tensors behind it. Refused with a sentence, or
  * opened, reported and summed. The files lie in a folder of the process's own. */
+#define _POSIX_C_SOURCE 200809L
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
