@@ -9,7 +9,7 @@
 #include "quant/convert.h"
 #include "quant/quant.h"
 
-enum { COLD_BYTES = 192 << 20, MAX_COPIES = 256, TIMES = 7 };
+enum { COLD_BYTES = 1 << 30, MAX_COPIES = 512, TIMES = 7 };
 
 struct shape { const char *model, *name; int n_out, n_in; };
 static const struct shape shapes[] = {

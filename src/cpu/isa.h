@@ -18,6 +18,7 @@ extern const struct linear_kernel cpu_affine2_amx, cpu_affine3_amx, cpu_affine4_
 /* linear_dense_NAME.c: few rows, then many rows where that is another kernel. */
 extern const struct linear_kernel cpu_bf16_avx2[2], cpu_f32_avx2[2], cpu_f16_avx2[2], cpu_any_avx2[2];
 extern const struct linear_kernel cpu_bf16_avx512[2], cpu_f16_avx512[2], cpu_bf16dot_avx512, cpu_f32_avx512, cpu_any_avx512;
+extern const struct linear_kernel cpu_bf16_amx[2];
 extern const struct linear_kernel cpu_bf16_neon, cpu_f32_neon, cpu_f16_neon, cpu_any_neon;
 /* linear_list.c: NULL-terminated, best first */
 extern const struct linear_kernel *const cpu_kernels_portable[], *const cpu_kernels_avx2[], *const cpu_kernels_avx512[],
