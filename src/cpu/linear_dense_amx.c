@@ -168,7 +168,7 @@ static void run_few(const struct linear_call *c, int col0, int col1) {
 /* ---- many rows ---- */
 
 /* weights[column tile][step]: pairs of k x columns; acc[set][column tile]; then x[set * steps + step], all sets' inputs. */
-struct many { tile weights[2][PANEL_STEPS], spare; float acc[][2][SIDE][SIDE]; };
+struct many { tile weights[2][PANEL_STEPS]; float acc[][2][SIDE][SIDE]; };
 
 static int many_sets(int n_rows) { return blocks(n_rows, 2 * SIDE) * 2; }
 static size_t many_bytes(int n_rows, int n_in) {
