@@ -19,11 +19,10 @@ struct rows {
     int forms;         /* which of these are filled */
     float *f32;        /* [n][width] */
     uint16_t *bf16;    /* [n][padded] */
-    int8_t *q8;        /* [n][padded] */
+    int8_t *q8;        /* [n][padded]; with FORM_Q8_REST [2 n]: the rest of row i is row rest_row + i */
     float *q8_scale;   /* [n][padded / 32] */
     float *q8_sum;     /* [n][padded / 32] */
-    int8_t *rest;      /* as q8, of the rest */
-    float *rest_scale, *rest_sum;
+    int rest_row;      /* n */
 };
 static inline int rows_pad(int width) { return (width + 63) / 64 * 64; }
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
+#include "cpu/linear_call.h"
 #include "quant/quant.h"
 
 enum {
@@ -37,22 +38,41 @@ static int width(const struct cpu *c, int n_out, int n_rows) {
     return w;
 }
 
+/* Rows and their rests in one call, so that weights are read once. */
+static void run_with_rest(struct linear_call *call, int col0, int col1) {
+    enum { MOST_ROWS = 4 };
+    float y[MOST_ROWS][MOST_COLUMNS];
+    int32_t x_row[MOST_ROWS];
+    int n = call->n_rows;
+    for (int i = 0; i < n; i++) x_row[i] = (int32_t)call_row(call, i), x_row[n + i] = x_row[i] + call->x->rest_row;
+    struct linear_call both = *call;
+    both.n_rows = 2 * n, both.x_row = x_row, both.y = y[0] - col0, both.y_stride = MOST_COLUMNS, both.accumulate = 0;
+    call->w->kernel[row_class(2 * n)]->run(&both, col0, col1);
+    for (int i = 0; i < n; i++) {
+        for (int j = 0; j < col1 - col0; j++) y[i][j] += y[n + i][j];
+        call_store(call, i, col0, col1 - col0, y[i]);
+    }
+}
+
 static void run_block(struct linear_call *call, int block, int columns) {
     int col0 = block * columns, col1 = col0 + columns < call->w->n_out ? col0 + columns : call->w->n_out;
+    if (call->w->with_rest && 2 * call->n_rows <= row_class_limit[0]) {
+        run_with_rest(call, col0, col1);
+        return;
+    }
     const struct linear_kernel *kernel = call->w->kernel[row_class(call->n_rows)];
     kernel->run(call, col0, col1);
     if (!call->w->with_rest) return;
     /* The weights of these columns are in cache now. */
-    struct rows rest = *call->x;
-    rest.q8 = rest.rest, rest.q8_scale = rest.rest_scale, rest.q8_sum = rest.rest_sum;
     struct linear_call again = *call;
-    again.x = &rest, again.accumulate = 1;
+    again.x0 += call->x->rest_row, again.accumulate = 1;
     kernel->run(&again, col0, col1);
 }
 
 static size_t linear_scratch(const struct cpu *c, const struct step_limits *l) {
     size_t most = 0;
     int rows = l->max_rows < ROW_BLOCK ? l->max_rows : ROW_BLOCK;
+    if (rows < row_class_limit[0]) rows = row_class_limit[0]; /* run_with_rest makes two rows of one */
     for (int i = 0; i < c->n_kernels; i++) {
         size_t bytes = c->kernels[i]->scratch_bytes ? c->kernels[i]->scratch_bytes(rows, l->max_width) : 0;
         if (bytes > most) most = bytes;

@@ -10,9 +10,9 @@ static int blocks_of(int n, int size) { return (n + size - 1) / size; }
 
 /* Codes of n values from column col0 on; the padding behind the last column is cleared. */
 static void put_q8(const struct cpu_vec *vec, const struct rows *out, int64_t at, int n, int pad, const float *x, int rest) {
-    int8_t *codes = (rest ? out->rest : out->q8) + at;
-    float *scale = (rest ? out->rest_scale : out->q8_scale) + at / Q8_BLOCK;
-    float *sum = (rest ? out->rest_sum : out->q8_sum) + at / Q8_BLOCK;
+    if (rest) at += (int64_t)out->rest_row * out->padded;
+    int8_t *codes = out->q8 + at;
+    float *scale = out->q8_scale + at / Q8_BLOCK, *sum = out->q8_sum + at / Q8_BLOCK;
     vec->to_q8(x, n, codes, scale, sum);
     for (int b = blocks_of(n, Q8_BLOCK); b < (n + pad) / Q8_BLOCK; b++) {
         memset(codes + b * Q8_BLOCK, 0, Q8_BLOCK);

@@ -175,11 +175,7 @@ static void lay_rows(struct layout *l, struct rows *r, int width, int forms, int
     *r = (struct rows){.width = width, .padded = (int)padded, .forms = forms | (keep_f32 ? FORM_F32 : 0)};
     if (r->forms & FORM_F32) r->f32 = lay(l, n * (size_t)width, sizeof *r->f32);
     if (forms & FORM_BF16) r->bf16 = lay(l, n * padded, sizeof *r->bf16);
-    if (forms & FORM_Q8_REST) {
-        r->rest = lay(l, n * padded, 1);
-        r->rest_scale = lay(l, n * padded / Q8_BLOCK, sizeof *r->rest_scale);
-        r->rest_sum = lay(l, n * padded / Q8_BLOCK, sizeof *r->rest_sum);
-    }
+    if (forms & FORM_Q8_REST) r->rest_row = (int)n, n *= 2;
     if (forms & FORM_Q8) {
         r->q8 = lay(l, n * padded, 1);
         r->q8_scale = lay(l, n * padded / Q8_BLOCK, sizeof *r->q8_scale);
