@@ -229,14 +229,16 @@ INLINE void run_amx(const struct linear_call *c, int col0, int col1, const int b
     for (s.col = col0; s.col < col1; s.col += TILES * AFFINE_TILE) {
         int tiles = (col1 - s.col + AFFINE_TILE - 1) / AFFINE_TILE;
         if (tiles > TILES) tiles = TILES;
-        for (int i = 0; i < TILES; i++) s.next[i] = affine_tile(c->w, &shape, s.col + (i < tiles ? i : tiles - 1) * AFFINE_TILE);
+        const uint8_t *in[TILES];
+        for (int i = 0; i < TILES; i++) in[i] = affine_tile(c->w, &shape, s.col + (i < tiles ? i : tiles - 1) * AFFINE_TILE);
         memset(s.acc, 0, (size_t)s.n_sets * sizeof *s.acc);
         for (s.block0 = 0; s.block0 < n_blocks; s.block0 += PANEL_BLOCKS) {
             s.n_blocks = n_blocks - s.block0 < PANEL_BLOCKS ? n_blocks - s.block0 : PANEL_BLOCKS;
             s.last = s.block0 + s.n_blocks == n_blocks;
-            fill_panel(&s, &shape, s.next, bits);
+            fill_panel(&s, &shape, in, bits);
             size_t bytes = (size_t)(s.n_blocks / shape.group_blocks) * shape.group_bytes;
-            for (int i = 0; i < TILES; i++) s.next[i] += bytes;
+            /* Behind the last panel: the first of the next columns. */
+            for (int i = 0; i < TILES; i++) in[i] += bytes, s.next[i] = in[i] + (s.last ? (TILES - 1) * shape.tile_bytes : 0);
             s.next_share = (bytes / (size_t)(s.n_sets * ((s.n_blocks + PAIR - 1) / PAIR)) + 63) / 64 * 64;
             run_pass(&s, shape.group_blocks);
         }
