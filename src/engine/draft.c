@@ -35,7 +35,7 @@ enum {
 /* Below this chance the first draft never pays: it costs a row and a run of the drafter, a seventh of a step at the least. */
 static const double HOPELESS = 0.2;
 /* What a request may lose, of the time it would take without drafts. */
-static const double ALLOWED = 0.02;
+static const double ALLOWED = 0.015;
 
 /* step_ms[n]: a step of n rows of decoding requests and nothing else. */
 struct draft_control {
