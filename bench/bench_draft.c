@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "../bench/sample.h"
 #include "weft.h"
 
 enum { MOST_ROUNDS = 64, LONG_LINES = 120 };
@@ -79,15 +80,6 @@ static int ask_twice(const struct setting *s, const struct kind *k, const char *
     return code;
 }
 
-static int by_size(const void *a, const void *b) {
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-
-static double middle(double *of, int n) {
-    qsort(of, (size_t)n, sizeof *of, by_size);
-    return n % 2 ? of[n / 2] : (of[n / 2 - 1] + of[n / 2]) / 2;
-}
-
 /* Interleaved, so that a slow minute hits all; a ratio is that of neighbours. Returns the lowest median ratio, or < 0. */
 static double measure(const struct setting *s, const struct kind *k, struct weft_error *e) {
     static double ms[N_DRAFTS][MOST_ROUNDS], ratio[2][N_DRAFTS][MOST_ROUNDS], prompt[N_DRAFTS][MOST_ROUNDS];
@@ -106,14 +98,14 @@ static double measure(const struct setting *s, const struct kind *k, struct weft
         }
     for (int d = 0; d < N_DRAFTS; d++) {
         printf("%-14s %-6s prompt %4d %6.0f ms; %.3f ms/token, least", k->name, drafts[d], last[d][0].n_prompt,
-               middle(prompt[d], s->rounds), middle(ms[d], s->rounds));
+               median(prompt[d], s->rounds), median(ms[d], s->rounds));
         printf(" %.3f;", ms[d][0]); /* they are sorted now */
         for (int i = 0; i < 2; i++) {
-            double median = middle(ratio[i][d], s->rounds);
-            printf(" %s x%.3f (%.3f-%.3f)", i ? "then" : "first", median, ratio[i][d][0], ratio[i][d][s->rounds - 1]);
+            double typical = median(ratio[i][d], s->rounds);
+            printf(" %s x%.3f (%.3f-%.3f)", i ? "then" : "first", typical, ratio[i][d][0], ratio[i][d][s->rounds - 1]);
             for (int j = 0; j < WEFT_DRAFT_MAX && last[d][i].drafted[j]; j++)
                 printf(" %d/%d", last[d][i].accepted[j], last[d][i].drafted[j]);
-            if (median < lowest) lowest = median;
+            if (typical < lowest) lowest = typical;
         }
         printf("\n");
     }

@@ -19,6 +19,6 @@ static inline float *floats(size_t n) {
 
 static inline double median(double *ms, int n) {
     qsort(ms, (size_t)n, sizeof *ms, by_value);
-    return ms[n / 2];
+    return n % 2 ? ms[n / 2] : (ms[n / 2 - 1] + ms[n / 2]) / 2;
 }
 #endif

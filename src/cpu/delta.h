@@ -15,7 +15,8 @@ struct delta_step {
     const float *k, *q, *v;         /* [key_dim], [key_dim], [n_columns] */
     float decay, beta;
     float *u, *result;              /* [n_columns]; u may be u_before */
-    const float *next_k, *next_q, *next_v, *next_result; /* of the row after it, which is asked for meanwhile; NULL: there is none */
+    const float *next_k, *next_q, *next_v; /* of the row after it, which is asked for meanwhile; NULL: there is none */
+    float *next_result;
 };
 struct delta_fold {
     const float *in; int64_t in_stride;

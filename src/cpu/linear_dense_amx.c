@@ -182,7 +182,7 @@ static void lay_out_many(const struct linear_call *c, tile *x, int n_sets, int s
     }
 }
 
-/* One panel of a call, and what memory is asked for meanwhile: `lines` of the next panel for each pair of sets. */
+/* One panel of a call, and the next one, for which memory is asked meanwhile: its rows and the lines of each. */
 struct pass { struct many *m; const tile *x; int steps, first, n; const uint8_t *next; size_t stride; int next_rows, next_lines; };
 
 static void fill_panel(const struct pass *p, const struct weight *w, int col, int n_columns) {
@@ -228,7 +228,7 @@ static void multiply(const struct pass *p, int set) {
     _tile_stored(7, acc[1][1], 64);
 }
 
-/* Line number `line` of a panel of 32 rows of weights. */
+/* Lines [from, from + n) of the next panel. */
 static inline void fetch(const struct pass *p, int from, int n) {
     for (int i = from; i < from + n && i < p->next_rows * p->next_lines; i++)
         _mm_prefetch((const char *)p->next + (size_t)(i / p->next_lines) * p->stride + (size_t)(i % p->next_lines) * 64, _MM_HINT_T1);

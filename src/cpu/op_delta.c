@@ -170,11 +170,7 @@ static void run_slice(const struct cpu_delta *d, const struct slice *s, float *s
         t.in = in, t.in_stride = stride, t.out = buf, t.out_stride = s->n;
         find_row(s, r, &t.k, &t.q, &t.v, &t.result);
         t.next_k = NULL;
-        if (r + 1 < g->n_rows) {
-            float *next;
-            find_row(s, r + 1, &t.next_k, &t.next_q, &t.next_v, &next);
-            t.next_result = next;
-        }
+        if (r + 1 < g->n_rows) find_row(s, r + 1, &t.next_k, &t.next_q, &t.next_v, &t.next_result);
         t.decay = s->o->decay[at], t.beta = s->o->beta[at];
         t.u = g->undo ? g->log.u + ((int64_t)r * p->value_heads + s->h) * p->value_dim + s->c0 : u;
         d->step(&t);

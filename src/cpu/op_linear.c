@@ -46,7 +46,7 @@ static void run_with_rest(struct linear_call *call, int col0, int col1) {
     int n = call->n_rows;
     for (int i = 0; i < n; i++) x_row[i] = (int32_t)call_row(call, i), x_row[n + i] = x_row[i] + call->x->rest_row;
     struct linear_call both = *call;
-    both.n_rows = 2 * n, both.x_row = x_row, both.y = y[0] - col0, both.y_stride = MOST_COLUMNS, both.accumulate = 0;
+    both.n_rows = 2 * n, both.x_row = x_row, both.y = (float *)((uintptr_t)y - (size_t)col0 * sizeof **y), both.y_stride = MOST_COLUMNS, both.accumulate = 0;
     call->w->kernel[row_class(2 * n)]->run(&both, col0, col1);
     for (int i = 0; i < n; i++) {
         for (int j = 0; j < col1 - col0; j++) y[i][j] += y[n + i][j];
@@ -84,6 +84,13 @@ static int part_blocks(const struct cpu *c, const struct op_linear *o, int p) {
     return blocks(o->part[p].w->n_out, width(c, o->part[p].w->n_out, o->n_rows));
 }
 
+/* The part that a task belongs to; *block: its block of columns there. */
+static int find_part(const struct cpu *c, const struct op_linear *o, int *block) {
+    int p = 0;
+    for (; *block >= part_blocks(c, o, p); p++) *block -= part_blocks(c, o, p);
+    return p;
+}
+
 static int linear_tasks(const struct cpu *c, const struct op *op) {
     int n = 0;
     for (int p = 0; p < op->linear.n_parts; p++) n += part_blocks(c, &op->linear, p);
@@ -92,28 +99,27 @@ static int linear_tasks(const struct cpu *c, const struct op *op) {
 
 static void linear_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
     const struct op_linear *o = &op->linear;
-    int row_blocks = blocks(o->n_rows, ROW_BLOCK), row0 = task % row_blocks * ROW_BLOCK, p = 0;
-    for (task /= row_blocks; task >= part_blocks(c, o, p); p++) task -= part_blocks(c, o, p);
+    int row_blocks = blocks(o->n_rows, ROW_BLOCK), row0 = task % row_blocks * ROW_BLOCK, block = task / row_blocks;
+    int p = find_part(c, o, &block);
     struct linear_call call = {
         .w = o->part[p].w, .x = &o->x, .x0 = o->x0 + row0, .scratch = scratch, .ahead = c->isa->ahead_bytes,
         .n_rows = o->n_rows - row0 < ROW_BLOCK ? o->n_rows - row0 : ROW_BLOCK,
         .y = o->part[p].y + row0 * o->part[p].y_stride, .y_stride = o->part[p].y_stride, .accumulate = o->part[p].accumulate,
     };
-    run_block(&call, task, width(c, call.w->n_out, o->n_rows));
+    run_block(&call, block, width(c, call.w->n_out, o->n_rows));
 }
 
 /* Few rows: the quarters of a block of columns are read side by side. */
 static int linear_fetch(const struct cpu *c, const struct op *op, int task, size_t *at) {
     const struct op_linear *o = &op->linear;
-    int p = 0;
     if (o->n_rows > row_class_limit[1]) return 0;
-    for (; task >= part_blocks(c, o, p); p++) task -= part_blocks(c, o, p);
-    const struct linear *w = o->part[p].w;
+    int block = task; /* one block of rows */
+    const struct linear *w = o->part[find_part(c, o, &block)].w;
     const uint8_t *from = w->data ? w->data : w->source->data;
     size_t column = (w->data ? w->data_bytes : w->source->row_bytes * (size_t)w->n_out) / (size_t)w->n_out;
-    int columns = width(c, w->n_out, o->n_rows), left = w->n_out - task * columns;
+    int columns = width(c, w->n_out, o->n_rows), left = w->n_out - block * columns;
     size_t quarter = (size_t)(left < columns ? left : columns) * column / 4;
-    from += (size_t)task * (size_t)columns * column;
+    from += (size_t)block * (size_t)columns * column;
     for (int i = 0; i < 4; i++) __builtin_prefetch(from + (size_t)i * quarter + *at, 0, 2);
     *at += 64;
     return *at < quarter && *at < FETCH_BYTES / 4;
@@ -137,8 +143,8 @@ static void moe_run(const struct cpu *c, const struct op *op, int task, void *sc
     for (; block >= blocks(o->part[p].w->n_out, EXPERT_COLUMNS); p++) block -= blocks(o->part[p].w->n_out, EXPERT_COLUMNS);
     for (int at = begin; at < end; at += ROW_BLOCK) {
         struct linear_call call = {
-            .w = &o->part[p].w[expert], .x = &o->x, .x_row = o->slot_row ? o->slot_row + at : NULL, .x0 = at, .scratch = scratch, .ahead = c->isa->ahead_bytes,
-            .n_rows = end - at < ROW_BLOCK ? end - at : ROW_BLOCK, .y = o->part[p].y + at * o->part[p].y_stride,
+            .w = &o->part[p].w[expert], .x = &o->x, .x_row = o->slot_row ? o->slot_row + at : NULL, .x0 = at, .scratch = scratch,
+            .ahead = c->isa->ahead_bytes, .n_rows = end - at < ROW_BLOCK ? end - at : ROW_BLOCK, .y = o->part[p].y + at * o->part[p].y_stride,
             .y_stride = o->part[p].y_stride,
         };
         run_block(&call, block, EXPERT_COLUMNS);

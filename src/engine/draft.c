@@ -6,7 +6,7 @@
  * bring without it. Times are processor times of the stepping thread, which does its share of every step: what other programs do
  * at the moment is not held against drafts.
  *
- * That is a forecast. What bounds the loss is an account: each request may lose a fiftieth of what it would take without drafts,
+ * That is a forecast. What bounds the loss is an account: each request may lose a small part (ALLOWED) of what it would take without drafts,
  * and what its drafts won. A draft is made when the account would stand it that all of it is rejected, so that tries come
  * early in an answer, follow each other at once where they succeed, and are rare where they fail. The account counts in tokens,
  * which are steps without drafts divided by the requests in them. */

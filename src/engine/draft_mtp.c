@@ -239,5 +239,5 @@ static int mtp_draft(struct weft_engine *x, struct weft_request **r, int n, stru
     return 0;
 }
 
-const struct drafter draft_mtp = {.name = "mtp", .wants_hidden = HELD_ROWS, .open = mtp_open, 
-                                  .close = mtp_close, .warm = mtp_warm, .start = mtp_start, .saw = mtp_saw, .behind = mtp_behind, .draft = mtp_draft};
+const struct drafter draft_mtp = {.name = "mtp", .wants_hidden = HELD_ROWS, .open = mtp_open, .close = mtp_close,
+                                  .warm = mtp_warm, .start = mtp_start, .saw = mtp_saw, .behind = mtp_behind, .draft = mtp_draft};
