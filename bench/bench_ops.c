@@ -69,14 +69,14 @@ static int copies_new(struct copies *c, const struct stored *s, const struct sha
 }
 static void copies_drop(struct copies *c) { mem_free_pages(c->memory, c->memory_bytes), mem_free_pages(c->packed, c->packed_bytes); }
 
-struct walk { const struct cpu *cpu; struct op op[MAX_COPIES]; atomic_int next[MAX_COPIES]; int n; uint8_t *scratch; size_t scratch_bytes; double ms[MAX_THREADS]; };
+struct walk { const struct cpu *cpu; struct op op[MAX_COPIES]; struct pool_taken *taken; int n; uint8_t *scratch; size_t scratch_bytes; double ms[MAX_THREADS]; };
 static void walk(void *arg, int thread, int n_threads) {
     struct walk *w = arg;
     double start = thread_ms();
     for (int i = 0; i < w->n; i++) {
-        int n = cpu_op_linear.n_tasks(w->cpu, &w->op[i]), step = n / (n_threads * 16) > 1 ? n / (n_threads * 16) : 1;
-        for (int begin, end; pool_claim(&w->next[i], n, step, &begin, &end);)
-            for (int t = begin; t < end; t++) cpu_op_linear.run(w->cpu, &w->op[i], t, w->scratch + (size_t)thread * w->scratch_bytes);
+        int n = cpu_op_linear.n_tasks(w->cpu, &w->op[i]);
+        for (int t; (t = pool_take(w->taken + i * n_threads, n, thread, n_threads)) >= 0;)
+            cpu_op_linear.run(w->cpu, &w->op[i], t, w->scratch + (size_t)thread * w->scratch_bytes);
     }
     w->ms[thread] = thread_ms() - start;
 }
@@ -106,13 +106,14 @@ static void bench_one(struct cpu *cpu, const struct linear_kernel *k, struct cop
     size_t y_bytes = (size_t)n_rows * (size_t)sh->n_out * 4;
     float *y = mem_map_pages(y_bytes);
     double ms[TIMES], operations = 2.0 * n_rows * sh->n_out * sh->n_in;
+    w.taken = mem_map_pages(MAX_COPIES * (size_t)pool_threads(cpu->pool) * sizeof *w.taken);
     w.cpu = cpu, w.n = c->n, w.scratch_bytes = (cpu_op_linear.scratch_bytes(cpu, &l) + 4095) / 4096 * 4096;
     while (w.n > 1 && operations * w.n > 4e11) w.n--; /* a second or two */
     w.scratch = mem_map_pages(w.scratch_bytes * (size_t)pool_threads(cpu->pool));
     for (int i = 0; i < w.n; i++)
         w.op[i] = (struct op){.kind = OP_LINEAR, .linear = {.x = x, .n_rows = n_rows, .n_parts = 1, .part = {{&c->l[i], y, sh->n_out, 0}}}};
     for (int t = -1; t < TIMES; t++) {
-        for (int i = 0; i < w.n; i++) atomic_store(&w.next[i], 0);
+        for (int i = 0; i < w.n * pool_threads(cpu->pool); i++) atomic_store(&w.taken[i].n, 0);
         pool_run(cpu->pool, walk, &w);
         for (int i = 0; i < pool_threads(cpu->pool) && t >= 0; i++)
             if (i == 0 || w.ms[i] / w.n > ms[t]) ms[t] = w.ms[i] / w.n;
@@ -123,6 +124,7 @@ static void bench_one(struct cpu *cpu, const struct linear_kernel *k, struct cop
     printf("%-20s g%-3d %-4s %-4s %4d rows %9.3f ms %7.1f GB/s %4.2f of read %8.1f GOP/s %4.2f of peak\n", k->name, s->group, sh->model, sh->name,
            n_rows, middle, bytes / middle * 1e-6, bytes / middle * 1e-6 / limit[READ_FOUR], rate, peak > 0 ? rate / peak : 0);
     fflush(stdout);
+    mem_free_pages(w.taken, MAX_COPIES * (size_t)pool_threads(cpu->pool) * sizeof *w.taken);
     mem_free_pages(y, y_bytes), mem_free_pages(w.scratch, w.scratch_bytes * (size_t)pool_threads(cpu->pool));
     rows_drop(&x, n_rows);
 }
@@ -157,7 +159,8 @@ int main(int argc, char **argv) {
     struct weft_error e;
     struct cpu cpu = {.isa = cpu_isa_choose()};
     double limit[N_LIMITS];
-    for (int i = 1; i + 1 < argc; i += 2) {
+    for (int i = 1; i < argc; i += 2) {
+        if (i + 1 == argc) return fprintf(stderr, "%s: an unknown option, or one without its value\n", argv[i]), 1;
         if (strcmp(argv[i], "--isa") == 0) o.isa = argv[i + 1];
         else if (strcmp(argv[i], "--model") == 0) o.model = argv[i + 1];
         else if (strcmp(argv[i], "--kernel") == 0) o.kernel = argv[i + 1];

@@ -64,6 +64,32 @@ static void a_barrier_lets_nobody_through_before_all_have_come(void **state) {
     }
 }
 
+enum { MOST_PIECES = 40 };
+struct cut_region { struct pool_taken taken[5]; int n, idle; atomic_int times[MOST_PIECES]; };
+
+/* `idle` takes nothing: the others do its share too. */
+static void take_pieces(void *arg, int thread, int n_threads) {
+    struct cut_region *r = arg;
+    for (int piece; thread != r->idle && (piece = pool_take(r->taken, r->n, thread, n_threads)) >= 0;) atomic_fetch_add(&r->times[piece], 1);
+}
+
+static void every_piece_is_taken_once_whoever_stays_away(void **state) {
+    (void)state;
+    for (int threads = 1; threads <= 5; threads++) {
+        struct weft_error e;
+        struct pool *p;
+        assert_int_equal(pool_new(&p, threads, &e), 0);
+        for (int n = 0; n <= MOST_PIECES; n++) {
+            struct cut_region r = {.n = n, .idle = threads > 1 ? n % threads : -1};
+            assert_int_equal(pool_share(n, 0, threads), 0);
+            assert_int_equal(pool_share(n, threads, threads), n);
+            pool_run(p, take_pieces, &r);
+            for (int i = 0; i < n; i++) assert_int_equal(atomic_load(&r.times[i]), 1);
+        }
+        pool_free(p);
+    }
+}
+
 static void a_writer_leaves_the_old_file_until_it_commits(void **state) {
     (void)state;
     struct weft_error e;
@@ -88,6 +114,7 @@ int main(void) {
         cmocka_unit_test(the_nth_allocation_fails_when_a_test_asks),
         cmocka_unit_test(a_buffer_remembers_that_an_append_failed),
         cmocka_unit_test(a_barrier_lets_nobody_through_before_all_have_come),
+        cmocka_unit_test(every_piece_is_taken_once_whoever_stays_away),
         cmocka_unit_test(a_writer_leaves_the_old_file_until_it_commits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -159,7 +159,7 @@ static struct linear linear_new(const struct linear_kernel *k, const struct weig
     return l;
 }
 
-struct run { const struct linear_kernel *k; const struct linear *l; const struct rows *x; const int32_t *x_row; int x0, n_rows; };
+struct run { const struct linear_kernel *k; const struct linear *l; const struct rows *x; const int32_t *x_row; int x0, n_rows, apart; int64_t y_apart; };
 
 /* Runs columns [col0, col1) into y, n_rows x n_out, with a fence behind the scratch memory. */
 static void run(const struct run *r, int col0, int col1, int accumulate, float *y) {
@@ -167,7 +167,7 @@ static void run(const struct run *r, int col0, int col1, int accumulate, float *
     struct fenced scratch = fenced_new((bytes + 63) / 64 * 64);
     memset(scratch.data, 0xff, bytes);
     struct linear_call call = {.w = r->l, .x = r->x, .n_rows = r->n_rows, .x_row = r->x_row, .x0 = r->x0, .y = y,
-                               .y_stride = r->l->n_out, .accumulate = accumulate, .scratch = scratch.data};
+                               .y_stride = r->l->n_out, .apart = r->apart, .y_apart = r->y_apart, .accumulate = accumulate, .scratch = scratch.data};
     r->k->run(&call, col0, col1);
     fenced_drop(&scratch);
 }
@@ -195,6 +195,27 @@ static void check_close(const struct linear_kernel *k, const struct matrix *m, c
     }
 }
 
+/* Streams, from their first tile or a later one on, with results where they belong or side by side. */
+static void check_streams(const struct linear_kernel *k, const struct linear *l, const struct inputs *x, const float *base) {
+    int n_out = l->n_out, apart = n_out / (STREAMS * STREAM_TILE) * STREAM_TILE, most = k->stream_rows < MAX_ROWS ? k->stream_rows : MAX_ROWS;
+    float *y = malloc(sizeof *y * MAX_ROWS * (size_t)n_out);
+    for (int n = k->min_rows; n <= most && apart > 0; n++)
+        for (int close = 0; close < 2; close++) {
+            int col0 = (int)(random_u32() % (unsigned)(apart / STREAM_TILE)) * STREAM_TILE, col1 = apart, x0 = (int)(random_u32() % (unsigned)(MAX_ROWS - n + 1));
+            struct run r = {.k = k, .l = l, .x = &x->rows, .x0 = x0, .n_rows = n, .apart = apart, .y_apart = close ? col1 - col0 : apart};
+            for (int i = 0; i < n * n_out; i++) y[i] = 1;
+            run(&r, col0, col1, close, y);
+            for (int i = 0; i < n; i++)
+                for (int s = 0; s < STREAMS; s++)
+                    for (int c = col0; c < col1; c++) {
+                        float want = base[(x0 + i) * n_out + s * apart + c] + (close ? 1 : 0), got = y[i * n_out + s * r.y_apart + c];
+                        if (memcmp(&want, &got, sizeof got) != 0)
+                            fail_msg("%s (%s): stream %d of %d rows: row %d column %d is %.9g, not %.9g", k->name, k->arithmetic, s, n, i, c, (double)got, (double)want);
+                    }
+        }
+    free(y);
+}
+
 /* What one kernel owes against `base`, the results of every row alone. */
 static void check_kernel(const struct linear_kernel *k, const struct linear *l, const struct inputs *x, const float *base, int every) {
     int n_out = l->n_out;
@@ -204,7 +225,7 @@ static void check_kernel(const struct linear_kernel *k, const struct linear *l, 
     for (int i = 0; i < (every ? MAX_ROWS : (int)(sizeof some / sizeof *some)); i++) {
         int n = every ? i + 1 : some[i], x0 = n < MAX_ROWS ? (int)(random_u32() % (unsigned)(MAX_ROWS - n)) : 0;
         if (n < k->min_rows || n > high) continue;
-        struct run r = {k, l, &x->rows, NULL, x0, n};
+        struct run r = {.k = k, .l = l, .x = &x->rows, .x_row = NULL, .x0 = x0, .n_rows = n};
         memset(y, 0xff, sizeof *y * (size_t)(n * n_out));
         run(&r, 0, n_out, 0, y);
         assert_same_bits(y, base + x0 * n_out, n * n_out, k, "not as alone", n);
@@ -215,7 +236,7 @@ static void check_kernel(const struct linear_kernel *k, const struct linear *l, 
         int col0 = a * k->tile, col1 = b * k->tile < n_out ? b * k->tile : n_out;
         int32_t from[MAX_ROWS];
         for (int i = 0; i < n; i++) from[i] = (int32_t)(random_u32() % MAX_ROWS);
-        struct run r = {k, l, &x->rows, from, 0, n};
+        struct run r = {.k = k, .l = l, .x = &x->rows, .x_row = from, .x0 = 0, .n_rows = n};
         for (int i = 0; i < n * n_out; i++) part[i] = y[i] = random_float();
         run(&r, col0, col1, round & 1, part);
         for (int i = 0; i < n; i++)
@@ -235,7 +256,7 @@ static int check_matrix(const struct cpu_isa *isa, struct matrix *m, int every) 
         if (!serves(lead, &m->w) || lead->min_rows > 1) continue;
         struct linear l = linear_new(lead, &m->w);
         for (int row = 0; row < MAX_ROWS; row++) {
-            struct run r = {lead, &l, &x.rows, NULL, row, 1};
+            struct run r = {.k = lead, .l = &l, .x = &x.rows, .x_row = NULL, .x0 = row, .n_rows = 1};
             run(&r, 0, n_out, 0, base + row * n_out);
         }
         check_close(lead, m, &x, base);
@@ -243,7 +264,7 @@ static int check_matrix(const struct cpu_isa *isa, struct matrix *m, int every) 
             const struct linear_kernel *k = isa->kernels[j];
             if (!serves(k, &m->w) || k->layout != lead->layout || strcmp(k->arithmetic, lead->arithmetic) != 0) continue;
             if (k->form != lead->form) continue;
-            check_kernel(k, &l, &x, base, every), checked++;
+            check_kernel(k, &l, &x, base, every), check_streams(k, &l, &x, base), checked++;
         }
         mem_free_pages(l.data, l.data_bytes);
     }
@@ -254,13 +275,13 @@ static int check_matrix(const struct cpu_isa *isa, struct matrix *m, int every) 
 
 static void every_kernel_for_dense_weights_is_near_fp64_and_the_same_in_any_company(void **state) {
     (void)state;
-    static const int sizes[][2] = {{1, 1}, {3, 3}, {37, 31}, {16, 32}, {5, 33}, {70, 96}, {33, 172}, {66, 515}, {9, 1100}, {50, 2100}};
+    static const int sizes[][2] = {{1, 1}, {3, 3}, {37, 31}, {16, 32}, {5, 33}, {70, 96}, {150, 160}, {33, 172}, {66, 515}, {9, 1100}, {50, 2100}};
     for (int i = 0; cpu_isas[i]; i++) {
         if (!chosen(cpu_isas[i])) continue;
         for (size_t r = 0; r < sizeof reprs / sizeof *reprs; r++) {
             for (size_t s = 0; s < sizeof sizes / sizeof *sizes && reprs[r].kind != REPR_AFFINE; s++) {
                 struct matrix m = dense_new(&reprs[r], sizes[s][0], sizes[s][1]);
-                assert_true(check_matrix(cpu_isas[i], &m, s == 6) > 0);
+                assert_true(check_matrix(cpu_isas[i], &m, s == 7) > 0);
                 matrix_drop(&m);
             }
         }
@@ -271,7 +292,7 @@ static void every_kernel_for_affine_weights_is_near_fp64_and_the_same_in_any_com
     (void)state;
     static const int bits[] = {2, 3, 4, 5, 6, 8};
     static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
-    static const int outs[] = {1, 16, 37, 70, 100};
+    static const int outs[] = {1, 16, 37, 70, 150};
     int turn = 0;
     for (int i = 0; cpu_isas[i]; i++) {
         if (!chosen(cpu_isas[i])) continue;
@@ -297,7 +318,7 @@ static int alone(const struct cpu_isa *isa, const struct matrix *m, const char *
         if (!serves(k, &m->w) || strcmp(k->arithmetic, arithmetic) != 0 || k->min_rows > 1) continue;
         struct linear l = linear_new(k, &m->w);
         for (int row = 0; row < MAX_ROWS; row++) {
-            struct run r = {k, &l, &x->rows, NULL, row, 1};
+            struct run r = {.k = k, .l = &l, .x = &x->rows, .x_row = NULL, .x0 = row, .n_rows = 1};
             run(&r, 0, l.n_out, 0, y + row * l.n_out);
         }
         mem_free_pages(l.data, l.data_bytes);

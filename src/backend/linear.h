@@ -15,6 +15,10 @@
 struct weight; /* quant/quant.h: one matrix as stored in its file, [n_rows = outputs][n_cols = inputs] */
 struct weft_error;
 
+/* Few rows are read as STREAMS ranges of columns side by side, as far from each other as the matrix allows: memory gives more to long
+ * streams, and more to four than to one. */
+enum { STREAMS = 4, STREAM_TILE = 16 };
+
 /* Row classes: 1-4, 5-8, 9-15, 16-32, more. */
 enum { N_ROW_CLASSES = 5 };
 extern const int row_class_limit[N_ROW_CLASSES]; /* 4, 8, 15, 32, INT_MAX */
@@ -38,6 +42,9 @@ struct linear_call {
     int x0;                /* first row of x when x_row is NULL */
     float *y;              /* result row i at y + i * y_stride, column c at [c] */
     int64_t y_stride;
+    int apart;             /* 0, or (kernels with stream_rows): the call is for STREAMS ranges of whole STREAM_TILEs, [col0, col1) and
+                            * those `apart`, 2 apart and 3 apart columns further, ... */
+    int64_t y_apart;       /* ... whose results lie y_apart floats apart */
     int accumulate;        /* y += result, as one addition after the product is complete */
     int ahead;             /* bytes: how far ahead of their use weights are asked for, where rows are few */
     void *scratch;         /* this thread's, linear_kernel.scratch_bytes(...) bytes, 64-byte aligned */
@@ -51,7 +58,8 @@ struct linear_kernel {
     const char *arithmetic;
     int form;               /* the FORM_ it reads */
     int min_rows, max_rows;
-    int tile;               /* column ranges of a call start at a multiple of it */
+    int tile;               /* column ranges of a call start at a multiple of it; it divides STREAM_TILE */
+    int stream_rows;        /* with up to so many rows it takes calls with `apart` */
     size_t (*scratch_bytes)(int n_rows, int n_in); /* NULL: none */
     void (*run)(const struct linear_call *c, int col0, int col1);
 };

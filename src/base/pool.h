@@ -25,6 +25,21 @@ void pool_barrier(struct pool *p);
 typedef int pool_meanwhile(void *arg);
 void pool_barrier_with(struct pool *p, pool_meanwhile *meanwhile, void *arg);
 
+/* n pieces cut among the threads: each takes its own share in order, so that it reads memory in order, and then what is left of the
+ * others'. taken: one counter for each thread, zero before the region. -1 when none is left. */
+struct pool_taken { _Alignas(64) atomic_int n; };
+static inline int pool_share(int n, int thread, int n_threads) { return (int)((int64_t)n * thread / n_threads); }
+static inline int pool_take(struct pool_taken *taken, int n, int thread, int n_threads) {
+    for (int i = 0; i < n_threads; i++) {
+        int from = thread + i < n_threads ? thread + i : thread + i - n_threads;
+        int begin = pool_share(n, from, n_threads), size = pool_share(n, from + 1, n_threads) - begin;
+        if (atomic_load_explicit(&taken[from].n, memory_order_relaxed) >= size) continue;
+        int at = atomic_fetch_add_explicit(&taken[from].n, 1, memory_order_relaxed);
+        if (at < size) return begin + at;
+    }
+    return -1;
+}
+
 /* The next unclaimed piece [*begin, *end) of n, `step` at a time; 0 when none is left. */
 static inline int pool_claim(atomic_int *next, int n, int step, int *begin, int *end) {
     int at = atomic_fetch_add_explicit(next, step, memory_order_relaxed);

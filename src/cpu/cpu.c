@@ -28,6 +28,8 @@ static const struct cpu_op *const op_table[N_OP_KINDS] = {
 
 static const char *const isa_names[] = {"amx", "avx512bf16", "avx512", "avx2", "neon", "portable", NULL};
 
+static size_t taken_bytes(const struct pool *p) { return CPU_MAX_OPS * (size_t)pool_threads(p) * sizeof(struct pool_taken); }
+
 static int cpu_open(struct backend *b, const struct backend_options *o, struct weft_error *e) {
     const struct cpu_isa *isa = NULL;
     if (!o->isa) isa = cpu_isa_choose();
@@ -36,9 +38,10 @@ static int cpu_open(struct backend *b, const struct backend_options *o, struct w
     if (!isa) return error_set(e, WEFT_ERROR_INPUT, "instruction set \"%s\" is not one this build knows", o->isa);
     if (!isa->runs_here()) return error_set(e, WEFT_ERROR_INPUT, "this processor does not run instruction set \"%s\"", isa->name);
     struct cpu *c = mem_map_pages(sizeof *c);
-    if (!c) return error_memory(e, "the CPU device");
+    struct pool_taken *taken = mem_map_pages(taken_bytes(o->pool));
+    if (!c || !taken) return mem_free_pages(c, sizeof *c), mem_free_pages(taken, taken_bytes(o->pool)), error_memory(e, "the CPU device");
     b->table = &backend_cpu, b->pool = o->pool, b->device = c;
-    c->pool = o->pool, c->isa = isa, c->precision = o->precision, c->kernels = isa->kernels;
+    c->taken = taken, c->pool = o->pool, c->isa = isa, c->precision = o->precision, c->kernels = isa->kernels;
     while (isa->kernels[c->n_kernels]) c->n_kernels++;
     snprintf(c->arithmetic, sizeof c->arithmetic, "cpu %s, precision %s", isa->name,
              o->precision == PRECISION_HIGH ? "high" : "default");
@@ -55,6 +58,7 @@ static void cpu_close(struct backend *b) {
     struct cpu *c = b->device;
     if (!c) return;
     free_scratch(c);
+    mem_free_pages(c->taken, taken_bytes(c->pool));
     mem_free_pages(c, sizeof *c);
     b->device = NULL;
 }
@@ -114,12 +118,6 @@ static int cpu_reserve(struct backend *b, const struct step_limits *l, struct we
 
 struct walk { struct cpu *c; const struct op *ops; int n; };
 
-/* Tasks a thread takes at once. The first it takes are given (thread t: the t-th), so that it can ask for their weights before. */
-static int claim_step(const struct cpu *c, int n_tasks) {
-    int step = n_tasks / (pool_threads(c->pool) * 16);
-    return step > 1 ? step : 1;
-}
-
 /* What a thread does while it waits before op `at`: memory has nothing to do at the seam between two matrices, else. */
 struct seam { const struct walk *w; int at, thread, fetched; size_t bytes; };
 
@@ -132,8 +130,8 @@ static int fetch_seam(void *arg) {
     if (next != s->fetched) s->fetched = next, s->bytes = 0;
     const struct op *op = &s->w->ops[next];
     const struct cpu_op *how = op_table[op->kind];
-    int n = how->n_tasks(c, op), task = s->thread * claim_step(c, n);
-    return task < n && how->fetch(c, op, task, &s->bytes);
+    int n = how->n_tasks(c, op), threads = pool_threads(c->pool), task = pool_share(n, s->thread, threads);
+    return task < pool_share(n, s->thread + 1, threads) && how->fetch(c, op, task, &s->bytes);
 }
 
 static void walk_ops(void *arg, int thread, int n_threads) {
@@ -146,10 +144,8 @@ static void walk_ops(void *arg, int thread, int n_threads) {
         const struct cpu_op *how = op_table[op->kind];
         seam.at = i;
         if (op->wait && i > 0) pool_barrier_with(c->pool, fetch_seam, &seam);
-        int n = how->n_tasks(c, op), step = claim_step(c, n), given = n_threads * step, begin = thread * step, end = begin + step;
-        do
-            for (int task = begin; task < end && task < n; task++) how->run(c, op, task, scratch);
-        while (pool_claim(&c->claim[i].next, n - given, step, &begin, &end) && (begin += given, end += given));
+        struct pool_taken *taken = c->taken + (size_t)i * (size_t)n_threads;
+        for (int n = how->n_tasks(c, op), task; (task = pool_take(taken, n, thread, n_threads)) >= 0;) how->run(c, op, task, scratch);
     }
 }
 
@@ -157,7 +153,7 @@ static void cpu_run(struct backend *b, const struct op *ops, int n_ops) {
     struct cpu *c = b->device;
     for (int at = 0; at < n_ops; at += CPU_MAX_OPS) {
         struct walk w = {c, ops + at, n_ops - at < CPU_MAX_OPS ? n_ops - at : CPU_MAX_OPS};
-        for (int i = 0; i < w.n; i++) atomic_store_explicit(&c->claim[i].next, 0, memory_order_relaxed);
+        for (int i = 0; i < w.n * pool_threads(c->pool); i++) atomic_store_explicit(&c->taken[i].n, 0, memory_order_relaxed);
         pool_run(c->pool, walk_ops, &w);
     }
 }

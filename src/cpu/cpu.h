@@ -1,4 +1,4 @@
-/* The CPU device: one parallel region per step walks the op list; within an op, threads claim tasks by counter.
+/* The CPU device: one parallel region per step walks the op list; within an op, threads take tasks by counter, each its own share first.
  *
  * Files: cpu.c the driver; detect.c the choice of ISA; op_*.c the drivers of ops over primitives; linear*.c matrix products;
  * NAME_portable.c, NAME_avx2.c, NAME_avx512.c, NAME_avx512bf16.c, NAME_neon.c the primitives per ISA. */
@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "backend/backend.h"
+#include "base/pool.h"
 
 struct cpu_isa;
 
@@ -22,11 +23,10 @@ struct cpu {
     size_t scratch_bytes;               /* of each thread */
     uint8_t *scratch;                   /* n_threads * scratch_bytes */
     float *shared; size_t shared_bytes; /* partial results of attention, shared by all threads */
-    struct { _Alignas(64) atomic_int next; } claim[CPU_MAX_OPS];
+    struct pool_taken *taken;           /* [CPU_MAX_OPS][n_threads] */
 };
 
-/* How one kind of op runs: n_tasks independent tasks, claimed by the threads; results do not
- * depend on the cut. */
+/* How one kind of op runs: n_tasks independent tasks, of which a thread takes neighbours; results do not depend on the cut. */
 struct cpu_op {
     int (*n_tasks)(const struct cpu *c, const struct op *op);
     void (*run)(const struct cpu *c, const struct op *op, int task, void *scratch);

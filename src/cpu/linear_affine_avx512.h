@@ -46,6 +46,17 @@ INLINE void store_tile(const struct linear_call *c, int row, int col, __m512 v) 
     if (c->accumulate) v = _mm512_add_ps(_mm512_maskz_loadu_ps(m, y), v);
     _mm512_mask_storeu_ps(y, m, v);
 }
+
+/* Stream i's part of a call for columns from col on; a call without streams has stream 0 only, the last tile of which may be cut. */
+INLINE void store_stream(const struct linear_call *c, int row, int col, int i, __m512 v) {
+    if (!c->apart) {
+        store_tile(c, row, col, v);
+        return;
+    }
+    float *y = call_y(c, row) + col + i * c->y_apart;
+    _mm512_storeu_ps(y, c->accumulate ? _mm512_add_ps(_mm512_loadu_ps(y), v) : v);
+}
+
 /* Lane b: sum[b] + ... + sum[b + group_blocks - 1], in that order. n <= 16. */
 INLINE __m512 sums_of_groups(const float *sum, const int group_blocks, int n) {
     __m512 v = _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), sum), s = v;

@@ -4,8 +4,7 @@
  * the block, t); acc = fma(s, t, acc); acc = fma(b, sum of the blocks' q8_sum, acc). With bf16 inputs: t = fma(code, x, t) over
  * the group's k in order, the sum of x likewise, then the same.
  *
- * "few" kernels unpack in registers: one row reads four tiles at once, since four streams are read faster than one; more rows
- * two tiles. "panel" kernels unpack a panel of codes into L1 once and use it for every row of the call. With int8 inputs, these
+ * "few" kernels unpack in registers: one row four tiles side by side, more rows two and two. "panel" kernels unpack a panel of codes into L1 once and use it for every row of the call. With int8 inputs, these
  * are first laid out as the dots want them, for all columns of the call: one address serves six rows, and memory is read in order. */
 #include <immintrin.h>
 #include <limits.h>
@@ -15,7 +14,6 @@
 #include "cpu/linear_affine_avx512.h"
 
 enum {
-    STREAMS = 4,        /* tiles side by side */
     PANEL_BLOCKS = 16, PANEL_TILES = 2, /* 16 blocks x 32 columns: 16 KiB of codes */
     MOST_TILES = 16,    /* that inputs are laid out for: sums of 256 rows are 256 KiB */
     DIRECT_ROWS = 6,    /* 6 rows x 2 tiles: 12 dots and their 12 scaled sums in registers */
@@ -29,47 +27,50 @@ INLINE __m512 zero(void) {
     return v;
 }
 
+/* acc += codes of four k with the four inputs at x. */
+INLINE void dot_four(__m512i *acc, __m512i codes, const int8_t *x) {
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(*acc) : "v"(codes), "m"(*(const int32_t *)(const void *)x));
+}
 INLINE __m512i four_inputs(const int8_t *x) { return _mm512_set1_epi32((int32_t)load_u32(x)); }
 
-/* One row and C tiles, the first at column col, the others `apart` columns further each. */
-INLINE void stream_q8(const struct linear_call *c, const struct affine_shape *shape, int col, int apart, int row, const int bits, const int C) {
+/* One row and C tiles, the first at column col, the others c->apart columns further each: a whole group of one stream, then of the
+ * next. */
+INLINE void stream_q8(const struct linear_call *c, const struct affine_shape *shape, int col, int row, const int bits, const int C) {
     const uint8_t *in[STREAMS];
     const size_t ahead = (size_t)c->ahead;
     const int8_t *x = call_q8(c, row);
     const float *x_scale = call_q8_scale(c, row), *x_sum = call_q8_sum(c, row);
-    __m512 acc[STREAMS], t[STREAMS];
-    for (int i = 0; i < C; i++) in[i] = affine_tile(c->w, shape, col + i * apart), acc[i] = _mm512_setzero_ps();
-    for (int g = 0, block = 0; g < shape->n_groups; g++) {
-        __m512 sum = _mm512_setzero_ps();
-        for (int i = 0; i < C; i++) t[i] = _mm512_setzero_ps();
-        for (int b = 0; b < shape->group_blocks; b++, block++) {
-            __m512i xb[8];
-            for (int s = 0; s < 8; s++) xb[s] = four_inputs(x + block * AFFINE_BLOCK + 4 * s);
-            for (int i = 0; i < C; i++) {
-                __m512i v[8], dot = _mm512_setzero_si512();
-                unpack(in[i], bits, ahead, v);
-                in[i] += shape->block_bytes;
-                for (int s = 0; s < 8; s++) dot_bytes(&dot, v[s], xb[s]);
-                t[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_set1_ps(x_scale[block]), t[i]);
-            }
-            sum = _mm512_add_ps(sum, _mm512_set1_ps(x_sum[block]));
-        }
+    __m512 acc[STREAMS];
+    for (int i = 0; i < C; i++) in[i] = affine_tile(c->w, shape, col + i * c->apart), acc[i] = _mm512_setzero_ps();
+    for (int g = 0; g < shape->n_groups; g++, x += shape->group_blocks * AFFINE_BLOCK, x_scale += shape->group_blocks, x_sum += shape->group_blocks) {
+        float sum = x_sum[0];
+        for (int b = 1; b < shape->group_blocks; b++) sum += x_sum[b];
+#pragma GCC unroll 4
         for (int i = 0; i < C; i++) {
-            prefetch(in[i], ahead);
-            acc[i] = _mm512_fmadd_ps(load_scales(in[i], shape->scale), t[i], acc[i]);
-            acc[i] = _mm512_fmadd_ps(load_scales(in[i] + shape->scale_bytes, shape->scale), sum, acc[i]);
-            in[i] += 2 * shape->scale_bytes;
+            const uint8_t *at = in[i];
+            __m512 t = _mm512_setzero_ps();
+            for (int b = 0; b < shape->group_blocks; b++, at += shape->block_bytes) {
+                __m512i dot = _mm512_setzero_si512();
+                for (int v = 0; v < bits; v++) prefetch(at + v * 64, ahead);
+#pragma GCC unroll 8
+                for (int s = 0; s < 8; s++) dot_four(&dot, unpack_step(at, bits, s), x + b * AFFINE_BLOCK + 4 * s);
+                t = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_set1_ps(x_scale[b]), t);
+            }
+            prefetch(at, ahead);
+            acc[i] = _mm512_fmadd_ps(load_scales(at, shape->scale), t, acc[i]);
+            acc[i] = _mm512_fmadd_ps(load_scales(at + shape->scale_bytes, shape->scale), _mm512_set1_ps(sum), acc[i]);
+            in[i] = at + 2 * shape->scale_bytes;
         }
     }
-    for (int i = 0; i < C; i++) store_tile(c, row, col + i * apart, acc[i]);
+    for (int i = 0; i < C; i++) store_stream(c, row, col, i, acc[i]);
 }
 
 /* Rows of a set: six, and an even cut of the last twelve. */
 INLINE int rows_of_set(int left) { return left <= DIRECT_ROWS ? left : left < 2 * DIRECT_ROWS ? (left + 1) / 2 : DIRECT_ROWS; }
 
-/* Two tiles `apart` columns from each other, R rows: 12 dots and 12 scaled sums in registers, codes unpacked on the way and used by all rows. */
-INLINE void direct_q8(const struct linear_call *c, const struct affine_shape *shape, int col, int apart, int row0, const int bits, const int R) {
-    const uint8_t *in0 = affine_tile(c->w, shape, col), *in1 = affine_tile(c->w, shape, col + apart);
+/* The tiles of streams `first` and the next, R rows: 12 dots and 12 scaled sums in registers, codes unpacked on the way and used by all rows. */
+INLINE void direct_q8(const struct linear_call *c, const struct affine_shape *shape, int col, int first, int row0, const int bits, const int R) {
+    const uint8_t *in0 = affine_tile(c->w, shape, col + first * c->apart), *in1 = affine_tile(c->w, shape, col + (first + 1) * c->apart);
     const size_t ahead = (size_t)c->ahead;
     const int8_t *x[DIRECT_ROWS];
     const float *x_scale[DIRECT_ROWS], *x_sum[DIRECT_ROWS];
@@ -126,34 +127,31 @@ INLINE void direct_q8(const struct linear_call *c, const struct affine_shape *sh
 #undef SCALE
 #undef ADD
     }
-    for (int r = 0; r < R; r++) store_tile(c, row0 + r, col, acc[r][0]), store_tile(c, row0 + r, col + apart, acc[r][1]);
+    for (int r = 0; r < R; r++) store_stream(c, row0 + r, col, first, acc[r][0]), store_stream(c, row0 + r, col, first + 1, acc[r][1]);
 }
 
-INLINE void direct_rows_q8(const struct linear_call *c, const struct affine_shape *shape, int col, int apart, const int bits) {
+INLINE void direct_rows_q8(const struct linear_call *c, const struct affine_shape *shape, int col, int first, const int bits) {
     for (int row = 0, left = c->n_rows, n; left > 0; row += n, left -= n) {
         n = rows_of_set(left);
         switch (n) {
-        case 1: direct_q8(c, shape, col, apart, row, bits, 1); break;
-        case 2: direct_q8(c, shape, col, apart, row, bits, 2); break;
-        case 3: direct_q8(c, shape, col, apart, row, bits, 3); break;
-        case 4: direct_q8(c, shape, col, apart, row, bits, 4); break;
-        case 5: direct_q8(c, shape, col, apart, row, bits, 5); break;
-        default: direct_q8(c, shape, col, apart, row, bits, 6); break;
+        case 1: direct_q8(c, shape, col, first, row, bits, 1); break;
+        case 2: direct_q8(c, shape, col, first, row, bits, 2); break;
+        case 3: direct_q8(c, shape, col, first, row, bits, 3); break;
+        case 4: direct_q8(c, shape, col, first, row, bits, 4); break;
+        case 5: direct_q8(c, shape, col, first, row, bits, 5); break;
+        default: direct_q8(c, shape, col, first, row, bits, 6); break;
         }
     }
 }
 
-/* Streams are as long as the range allows, tile after tile, and far from each other: the processor's own prefetching follows
- * long streams only (0.55 of the bandwidth with four streams of 9 KB side by side, measured on Zen 4). */
 INLINE void run_few_q8(const struct linear_call *c, int col0, int col1, const int bits) {
     struct affine_shape shape = affine_shape(c->w->source);
-    int streams = c->n_rows == 1 ? STREAMS : 2, apart = (col1 - col0) / (streams * AFFINE_TILE) * AFFINE_TILE, col = col0;
-    for (; col < col0 + apart; col += AFFINE_TILE) {
-        if (c->n_rows == 1) stream_q8(c, &shape, col, apart, 0, bits, STREAMS);
-        else direct_rows_q8(c, &shape, col, apart, bits);
+    for (int col = col0; col < col1; col += AFFINE_TILE) {
+        if (!c->apart)
+            for (int row = 0; row < c->n_rows; row++) stream_q8(c, &shape, col, row, bits, 1);
+        else if (c->n_rows == 1) stream_q8(c, &shape, col, 0, bits, STREAMS);
+        else direct_rows_q8(c, &shape, col, 0, bits), direct_rows_q8(c, &shape, col, 2, bits);
     }
-    for (col = col0 + streams * apart; col < col1; col += AFFINE_TILE)
-        for (int row = 0; row < c->n_rows; row++) stream_q8(c, &shape, col, 0, row, bits, 1);
 }
 
 /* Unpacked codes and scales of PANEL_BLOCKS blocks of 32 columns, and the inputs of all rows for those blocks. */
@@ -311,12 +309,12 @@ INLINE __m512 code_at(const __m512i *v, const int kk) { /* k = 4 s + kk of the 1
     return _mm512_cvtepi32_ps(q);
 }
 
-INLINE void stream_bf16(const struct linear_call *c, const struct affine_shape *shape, int col, int apart, int row, const int bits, const int C) {
+INLINE void stream_bf16(const struct linear_call *c, const struct affine_shape *shape, int col, int row, const int bits, const int C) {
     const uint8_t *in[STREAMS];
     const size_t ahead = (size_t)c->ahead;
     const uint16_t *x = call_bf16(c, row);
     __m512 acc[STREAMS];
-    for (int i = 0; i < C; i++) in[i] = affine_tile(c->w, shape, col + i * apart), acc[i] = _mm512_setzero_ps();
+    for (int i = 0; i < C; i++) in[i] = affine_tile(c->w, shape, col + i * c->apart), acc[i] = _mm512_setzero_ps();
     for (int g = 0, block = 0; g < shape->n_groups; g++) {
         __m512 t[STREAMS];
         float sum = 0;
@@ -338,16 +336,16 @@ INLINE void stream_bf16(const struct linear_call *c, const struct affine_shape *
             in[i] += 2 * shape->scale_bytes;
         }
     }
-    for (int i = 0; i < C; i++) store_tile(c, row, col + i * apart, acc[i]);
+    for (int i = 0; i < C; i++) store_stream(c, row, col, i, acc[i]);
 }
 
 INLINE void run_few_bf16(const struct linear_call *c, int col0, int col1, const int bits) {
     struct affine_shape shape = affine_shape(c->w->source);
-    int apart = (col1 - col0) / (STREAMS * AFFINE_TILE) * AFFINE_TILE, col = col0;
-    for (; col < col0 + apart; col += AFFINE_TILE)
-        for (int row = 0; row < c->n_rows; row++) stream_bf16(c, &shape, col, apart, row, bits, STREAMS);
-    for (col = col0 + STREAMS * apart; col < col1; col += AFFINE_TILE)
-        for (int row = 0; row < c->n_rows; row++) stream_bf16(c, &shape, col, 0, row, bits, 1);
+    for (int col = col0; col < col1; col += AFFINE_TILE)
+        for (int row = 0; row < c->n_rows; row++) {
+            if (c->apart) stream_bf16(c, &shape, col, row, bits, STREAMS);
+            else stream_bf16(c, &shape, col, row, bits, 1);
+        }
 }
 
 /* A group of 64 columns, its codes as fp32, then sums of all rows. */
@@ -430,18 +428,18 @@ INLINE void run_panel_bf16(const struct linear_call *c, int col0, int col1, cons
     }
 }
 
-#define KERNEL(BITS, FORM, form_, kind, low, high, scratch)                                                                \
+#define KERNEL(BITS, FORM, form_, kind, low, high, many, scratch)                                                                \
     {.name = "affine" #BITS " " #form_ " " #kind, .repr = "affine", .bits = BITS, .layout = &cpu_layout_affine,            \
      .arithmetic = "fma codes by " #form_, .form = FORM, .min_rows = low, .max_rows = high, .tile = AFFINE_TILE,           \
-     .scratch_bytes = scratch, .run = kind##_##form_##_##BITS}
+     .stream_rows = (many) ? 0 : high, .scratch_bytes = scratch, .run = kind##_##form_##_##BITS}
 #define KERNELS(BITS)                                                                                                      \
     static void few_q8_##BITS(const struct linear_call *c, int a, int b) { run_few_q8(c, a, b, BITS); }                    \
     static void panel_q8_##BITS(const struct linear_call *c, int a, int b) { run_panel_q8(c, a, b, BITS); }    \
     static void few_bf16_##BITS(const struct linear_call *c, int a, int b) { run_few_bf16(c, a, b, BITS); }                \
     static void panel_bf16_##BITS(const struct linear_call *c, int a, int b) { run_panel_bf16(c, a, b, BITS); } \
     const struct linear_kernel cpu_affine##BITS##_avx512[4] = {                                                            \
-        KERNEL(BITS, FORM_Q8, q8, few, 1, 32, NULL), KERNEL(BITS, FORM_Q8, q8, panel, 9, INT_MAX, panel_bytes),            \
-        KERNEL(BITS, FORM_BF16, bf16, few, 1, 4, NULL), KERNEL(BITS, FORM_BF16, bf16, panel, 5, INT_MAX, wide_panel_bytes),     \
+        KERNEL(BITS, FORM_Q8, q8, few, 1, 32, 0, NULL), KERNEL(BITS, FORM_Q8, q8, panel, 9, INT_MAX, 1, panel_bytes),            \
+        KERNEL(BITS, FORM_BF16, bf16, few, 1, 4, 0, NULL), KERNEL(BITS, FORM_BF16, bf16, panel, 5, INT_MAX, 1, wide_panel_bytes),     \
     };
 KERNELS(2)
 KERNELS(3)

@@ -16,7 +16,6 @@
 enum {
     SIDE = 16, STEP = 32,         /* a tile: 16 rows or columns x 32 k */
     STEP_BYTES = STEP * 2,
-    STREAMS = 4,
     FEW_ROWS = 32,
     AHEAD_BYTES = 1536 << 10,     /* of L2: the columns at work and those after them */
     PANEL_STEPS = 16,             /* 2 tiles of columns x 512 k: 32 KiB */
@@ -77,8 +76,8 @@ static void lay_out_few(const struct linear_call *c, struct few *f, int n_sets) 
         }
 }
 
-/* Sets of 16 columns: the first at col, `streams` of them `apart` columns further each. n: columns of a set. */
-struct columns { int col, apart, n; };
+/* Sets of 16 columns, col of the streams from `stream` on. n: columns of a set. */
+struct columns { int col, stream, n; };
 
 /* A tile of weights is 16 short pieces of rows, which memory does not like. So whole sets are read byte after byte, one set ahead: bytes
  * [at, end) of the set of each stream. */
@@ -95,7 +94,7 @@ INLINE void few_columns(const struct linear_call *c, struct few *f, struct colum
     const struct weight *w = c->w->source;
     const size_t stride = w->row_bytes;
     const uint8_t *from[STREAMS];
-    for (int i = 0; i < streams; i++) from[i] = w->data + (size_t)(s.col + i * s.apart) * stride;
+    for (int i = 0; i < streams; i++) from[i] = w->data + (size_t)(s.col + (s.stream + i) * c->apart) * stride;
     _tile_zero(4);
     _tile_zero(5);
     _tile_zero(6);
@@ -133,30 +132,26 @@ INLINE void few_columns(const struct linear_call *c, struct few *f, struct colum
         for (int row = 0; row < c->n_rows; row++) {
             float result[SIDE];
             _mm512_storeu_ps(result, _mm512_i32gather_ps(lane, &f->result[i * n_sets + row / SIDE][0][row % SIDE], 4));
-            call_store(c, row, s.col + i * s.apart, s.n, result);
+            call_store(c, row, s.col + (s.stream + i) * (int)c->y_apart, s.n, result);
         }
 }
 
-/* As many sets of 16 columns for each stream as there are; then what is left, as one stream. */
-INLINE int run_streams(const struct linear_call *c, int col0, int col1, const int streams, const int n_sets) {
-    struct columns s = {col0, (col1 - col0) / (streams * SIDE) * SIDE, SIDE};
-    if (s.apart == 0) return col0;
+INLINE void run_streams(const struct linear_call *c, int col0, int col1, int stream, const int streams, const int n_sets) {
     const struct weight *w = c->w->source;
     const uint8_t *from[STREAMS];
-    for (int i = 0; i < streams; i++) from[i] = w->data + (size_t)(col0 + i * s.apart) * w->row_bytes;
+    for (int i = 0; i < streams; i++) from[i] = w->data + (size_t)(col0 + (stream + i) * c->apart) * w->row_bytes;
     read_ahead(from, 0, SIDE * w->row_bytes / 64 * 64, (size_t)c->ahead, streams);
-    for (; s.col < col0 + s.apart; s.col += SIDE) few_columns(c, c->scratch, s, s.col + SIDE < col0 + s.apart, streams, n_sets);
-    return col0 + streams * s.apart;
+    for (int col = col0; col < col1; col += SIDE)
+        few_columns(c, c->scratch, (struct columns){col, stream, SIDE}, col + SIDE < col1, streams, n_sets);
 }
 
 INLINE void run_sets(const struct linear_call *c, int col0, int col1, const int n_sets) {
-    const size_t pair = 2 * SIDE * c->w->source->row_bytes;
     lay_out_few(c, c->scratch, n_sets);
     _tile_loadconfig(&shapes);
-    if (n_sets == 1 && STREAMS * pair <= AHEAD_BYTES) col0 = run_streams(c, col0, col1, STREAMS, n_sets);
-    if (2 * pair <= AHEAD_BYTES) col0 = run_streams(c, col0, col1, 2, n_sets);
-    col0 = run_streams(c, col0, col1, 1, n_sets);
-    if (col0 < col1) few_columns(c, c->scratch, (struct columns){col0, 0, col1 - col0}, 0, 1, n_sets);
+    if (n_sets == 1 && c->apart && 2 * STREAMS * SIDE * c->w->source->row_bytes <= AHEAD_BYTES) run_streams(c, col0, col1, 0, STREAMS, n_sets);
+    else if (c->apart) run_streams(c, col0, col1, 0, 2, n_sets), run_streams(c, col0, col1, 2, 2, n_sets);
+    for (int col = col0; !c->apart && col < col1; col += SIDE)
+        few_columns(c, c->scratch, (struct columns){col, 0, col1 - col < SIDE ? col1 - col : SIDE}, 0, 1, n_sets);
     _tile_release();
 }
 
@@ -265,9 +260,9 @@ static void run_many(const struct linear_call *c, int col0, int col1) {
     _tile_release();
 }
 
-#define KERNEL(name_, low, high, scratch, how)                                                                             \
+#define KERNEL(name_, low, high, few, scratch, how)                                                                             \
     {.name = "bf16 amx " name_, .repr = "bf16", .arithmetic = "amx bf16", .form = FORM_BF16, .min_rows = low, .max_rows = high, \
-     .tile = 1, .scratch_bytes = scratch, .run = how}
+     .tile = 1, .stream_rows = few, .scratch_bytes = scratch, .run = how}
 const struct linear_kernel cpu_bf16_amx[2] = {
-    KERNEL("few", 1, FEW_ROWS, few_bytes, run_few), KERNEL("many", 1, INT_MAX, many_bytes, run_many),
+    KERNEL("few", 1, FEW_ROWS, FEW_ROWS, few_bytes, run_few), KERNEL("many", 1, INT_MAX, 0, many_bytes, run_many),
 };

@@ -57,8 +57,8 @@ INLINE const void *input_row(const int kind, const struct linear_call *c, int ro
     return kind == DENSE_BF16 ? (const void *)call_bf16(c, row) : (const void *)call_f32(c, row);
 }
 
-/* Columns col, col + apart ... (C of them), at w, w + stride ..., for R rows. */
-INLINE void stream_tile(const int kind, const struct linear_call *c, const uint8_t *w, size_t stride, int col, int apart, int row0, const int C,
+/* Column col of C streams, at w, w + stride ..., for R rows. */
+INLINE void stream_tile(const int kind, const struct linear_call *c, const uint8_t *w, size_t stride, int col, int row0, const int C,
                         const int R) {
     const int n_in = c->w->n_in;
     const void *x[4];
@@ -84,31 +84,28 @@ INLINE void stream_tile(const int kind, const struct linear_call *c, const uint8
     for (int r = 0; r < R; r++)
         for (int i = 0; i < C; i++) {
             float result = tree(sum[r][i]);
-            call_store(c, row0 + r, col + i * apart, 1, &result);
+            call_store(c, row0 + r, col + i * (int)c->y_apart, 1, &result);
         }
 }
 
-INLINE void stream_rows(const int kind, const struct linear_call *c, const uint8_t *w, size_t stride, int col, int apart, const int C) {
+INLINE void stream_rows(const int kind, const struct linear_call *c, const uint8_t *w, size_t stride, int col, const int C) {
     for (int row = 0; row < c->n_rows; row += 4) {
         switch (c->n_rows - row) {
-        case 1: stream_tile(kind, c, w, stride, col, apart, row, C, 1); break;
-        case 2: stream_tile(kind, c, w, stride, col, apart, row, C, 2); break;
-        case 3: stream_tile(kind, c, w, stride, col, apart, row, C, 3); break;
-        default: stream_tile(kind, c, w, stride, col, apart, row, C, 4); break;
+        case 1: stream_tile(kind, c, w, stride, col, row, C, 1); break;
+        case 2: stream_tile(kind, c, w, stride, col, row, C, 2); break;
+        case 3: stream_tile(kind, c, w, stride, col, row, C, 3); break;
+        default: stream_tile(kind, c, w, stride, col, row, C, 4); break;
         }
     }
 }
 
-/* Four streams, as long as the range allows: the processor's own prefetching follows long streams only. */
 INLINE void run_stream(const int kind, const struct linear_call *c, int col0, int col1) {
     const struct weight *w = c->w->source;
-    int apart = kind == DENSE_ANY ? 0 : (col1 - col0) / COLUMN_TILE, col = col0;
-    for (; col < col0 + apart; col++)
-        stream_rows(kind, c, w->data + (size_t)col * w->row_bytes, (size_t)apart * w->row_bytes, col, apart, COLUMN_TILE);
-    for (col = col0 + COLUMN_TILE * apart; col < col1; col++) {
+    for (int col = col0; col < col1; col++) {
         const uint8_t *from = w->data + (size_t)col * w->row_bytes;
         if (kind == DENSE_ANY) weight_decode(w, col, c->scratch), from = c->scratch;
-        stream_rows(kind, c, from, 0, col, 0, 1);
+        if (c->apart) stream_rows(kind, c, from, (size_t)c->apart * w->row_bytes, col, STREAMS);
+        else stream_rows(kind, c, from, 0, col, 1);
     }
 }
 
@@ -197,7 +194,7 @@ static size_t decoded_bytes(int n_rows, int n_in) {
     static void panel_##name_(const struct linear_call *c, int a, int b) { run_panel(kind, c, a, b); }                         \
     const struct linear_kernel cpu_##name_##_avx2[2] = {                                                                       \
         {.name = #name_ " stream", .repr = repr_, .arithmetic = arithmetic_, .form = form_, .min_rows = 1, .max_rows = 4,      \
-         .tile = 1, .scratch_bytes = kind == DENSE_ANY ? one_column : NULL, .run = stream_##name_},                            \
+         .tile = 1, .stream_rows = kind == DENSE_ANY ? 0 : 4, .scratch_bytes = kind == DENSE_ANY ? one_column : NULL, .run = stream_##name_},                            \
         {.name = #name_ " panel", .repr = repr_, .arithmetic = arithmetic_, .form = form_, .min_rows = 5,                      \
          .max_rows = INT_MAX, .tile = 1, .scratch_bytes = kind == DENSE_ANY ? decoded_bytes : panel_bytes,                     \
          .run = panel_##name_},                                                                                                \

@@ -147,25 +147,20 @@ INLINE void near_columns(const int kind, const struct linear_call *c, const uint
     }
 }
 
-/* Few rows: four streams of `apart` columns each, as long as the range allows, since the processor's own prefetching follows
- * long streams only. 16 columns of each. */
-INLINE void far_columns(const int kind, const struct linear_call *c, const uint8_t *w, int apart, int col) {
+/* Few rows: 16 columns of each of four streams. */
+INLINE void far_columns(const int kind, const struct linear_call *c, const uint8_t *w, int col) {
     const size_t row_bytes = c->w->source->row_bytes;
     __m512 acc[FEW_ROWS][COLUMN_TILE][16];
     for (int i = 0; i < 16; i++)
-        stream_rows(kind, c, w + (size_t)i * row_bytes, (size_t)apart * row_bytes, 0, c->n_rows, COLUMN_TILE, &acc[0][0][i], COLUMN_TILE * 16, 16);
+        stream_rows(kind, c, w + (size_t)i * row_bytes, (size_t)c->apart * row_bytes, 0, c->n_rows, COLUMN_TILE, &acc[0][0][i], COLUMN_TILE * 16, 16);
     for (int r = 0; r < c->n_rows; r++)
-        for (int j = 0; j < COLUMN_TILE; j++) store_columns(c, r, col + j * apart, 16, reduce(acc[r][j]));
+        for (int j = 0; j < COLUMN_TILE; j++) store_columns(c, r, col + j * (int)c->y_apart, 16, reduce(acc[r][j]));
 }
 
 INLINE void run_stream(const int kind, const struct linear_call *c, int col0, int col1) {
     const struct weight *w = c->w->source;
     int col = col0;
-    if (kind != DENSE_ANY && c->n_rows <= FEW_ROWS) {
-        int apart = (col1 - col0) / (16 * COLUMN_TILE) * 16;
-        for (; col < col0 + apart; col += 16) far_columns(kind, c, w->data + (size_t)col * w->row_bytes, apart, col);
-        col = col0 + COLUMN_TILE * apart;
-    }
+    for (; c->apart && col < col1; col += 16) far_columns(kind, c, w->data + (size_t)col * w->row_bytes, col);
     for (; col < col1; col += 16) {
         int n = col1 - col < 16 ? col1 - col : 16;
         const uint8_t *from = w->data + (size_t)col * w->row_bytes;
@@ -297,9 +292,9 @@ static inline size_t dense_panel_bytes(int n_rows, int n_in) {
     return (void)n_rows, sizeof(struct dense_panel) + (set_bytes > ROWS_BYTES ? set_bytes : ROWS_BYTES);
 }
 
-#define DENSE_STREAM(name_, repr_, form_, arithmetic_, most_rows, scratch)                                                 \
+#define DENSE_STREAM(name_, repr_, form_, arithmetic_, most_rows, few, scratch)                                            \
     {.name = #name_ " stream", .repr = repr_, .arithmetic = arithmetic_, .form = form_, .min_rows = 1, .max_rows = most_rows,    \
-     .tile = 1, .scratch_bytes = scratch, .run = stream_##name_}
+     .tile = 1, .stream_rows = few, .scratch_bytes = scratch, .run = stream_##name_}
 #define DENSE_PANEL(name_, repr_, form_, arithmetic_)                                                                      \
     {.name = #name_ " panel", .repr = repr_, .arithmetic = arithmetic_, .form = form_, .min_rows = 9, .max_rows = INT_MAX,       \
      .tile = 1, .scratch_bytes = dense_panel_bytes, .run = panel_##name_}

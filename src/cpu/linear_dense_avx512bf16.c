@@ -4,4 +4,4 @@
 #include "cpu/isa.h"
 
 DENSE_RUN(bf16dot, stream, DENSE_DOT)
-const struct linear_kernel cpu_bf16dot_avx512 = DENSE_STREAM(bf16dot, "bf16", FORM_BF16, "avx512bf16 dots", INT_MAX, NULL);
+const struct linear_kernel cpu_bf16dot_avx512 = DENSE_STREAM(bf16dot, "bf16", FORM_BF16, "avx512bf16 dots", INT_MAX, FEW_ROWS, NULL);

@@ -1,7 +1,7 @@
 /* Dense products for NEON, in place, lanes over k.
  *
  * Order, per row and column: eight sums by FMA in two registers. Element k goes to sum k mod 8, ascending, for every type of weight;
- * the 8 sums are added as a tree of distances 4, 2, 1. A tail is filled up with zeros. Four columns are read at once, far apart,
+ * the 8 sums are added as a tree of distances 4, 2, 1. A tail is filled up with zeros. Four columns are read at once, one of each stream,
  * for up to two rows of inputs; what is in cache after the first two serves the others. */
 #include <arm_neon.h>
 #include <limits.h>
@@ -50,8 +50,8 @@ INLINE float tree(struct eight v) {
     return vget_lane_f32(b, 0) + vget_lane_f32(b, 1);
 }
 
-/* Columns col, col + apart ... (C of them), at w, w + stride ..., for R rows. */
-INLINE void stream_tile(const int kind, const struct linear_call *c, const uint8_t *w, size_t stride, int col, int apart, int row0, const int C,
+/* Column col of C streams, at w, w + stride ..., for R rows. */
+INLINE void stream_tile(const int kind, const struct linear_call *c, const uint8_t *w, size_t stride, int col, int row0, const int C,
                         const int R) {
     const int n_in = c->w->n_in;
     const size_t size = kind == DENSE_F32 || kind == DENSE_ANY ? 4 : 2;
@@ -70,25 +70,23 @@ INLINE void stream_tile(const int kind, const struct linear_call *c, const uint8
     for (int r = 0; r < R; r++)
         for (int i = 0; i < C; i++) {
             float result = tree(sum[r][i]);
-            call_store(c, row0 + r, col + i * apart, 1, &result);
+            call_store(c, row0 + r, col + i * (int)c->y_apart, 1, &result);
         }
 }
 
-INLINE void stream_rows(const int kind, const struct linear_call *c, const uint8_t *w, size_t stride, int col, int apart, const int C) {
+INLINE void stream_rows(const int kind, const struct linear_call *c, const uint8_t *w, size_t stride, int col, const int C) {
     int row = 0;
-    for (; row + 2 <= c->n_rows; row += 2) stream_tile(kind, c, w, stride, col, apart, row, C, 2);
-    if (row < c->n_rows) stream_tile(kind, c, w, stride, col, apart, row, C, 1);
+    for (; row + 2 <= c->n_rows; row += 2) stream_tile(kind, c, w, stride, col, row, C, 2);
+    if (row < c->n_rows) stream_tile(kind, c, w, stride, col, row, C, 1);
 }
 
 INLINE void run_stream(const int kind, const struct linear_call *c, int col0, int col1) {
     const struct weight *w = c->w->source;
-    int apart = kind == DENSE_ANY ? 0 : (col1 - col0) / COLUMN_TILE, col = col0;
-    for (; col < col0 + apart; col++)
-        stream_rows(kind, c, w->data + (size_t)col * w->row_bytes, (size_t)apart * w->row_bytes, col, apart, COLUMN_TILE);
-    for (col = col0 + COLUMN_TILE * apart; col < col1; col++) {
+    for (int col = col0; col < col1; col++) {
         const uint8_t *from = w->data + (size_t)col * w->row_bytes;
         if (kind == DENSE_ANY) weight_decode(w, col, c->scratch), from = c->scratch;
-        stream_rows(kind, c, from, 0, col, 0, 1);
+        if (c->apart) stream_rows(kind, c, from, (size_t)c->apart * w->row_bytes, col, STREAMS);
+        else stream_rows(kind, c, from, 0, col, 1);
     }
 }
 
@@ -98,7 +96,7 @@ static size_t one_column(int n_rows, int n_in) { return (void)n_rows, (size_t)n_
     static void stream_##name_(const struct linear_call *c, int a, int b) { run_stream(kind, c, a, b); }                       \
     const struct linear_kernel cpu_##name_##_neon = {                                                                          \
         .name = #name_ " stream", .repr = repr_, .arithmetic = arithmetic_, .form = form_, .min_rows = 1, .max_rows = INT_MAX, \
-        .tile = 1, .scratch_bytes = scratch, .run = stream_##name_};
+        .tile = 1, .stream_rows = kind == DENSE_ANY ? 0 : INT_MAX, .scratch_bytes = scratch, .run = stream_##name_};
 DENSE_KERNEL(f32, "f32", DENSE_F32, FORM_F32, "neon fp32", NULL)
 DENSE_KERNEL(f16, "f16", DENSE_F16, FORM_F32, "neon fp32", NULL)
 DENSE_KERNEL(bf16, "bf16", DENSE_BF16, FORM_BF16, "neon bf16 by fp32", NULL)

@@ -9,8 +9,7 @@
 #include "quant/quant.h"
 
 enum {
-    LEAST_COLUMNS = 64, MOST_COLUMNS = 512, /* of a task; multiples of every kernel's tile. Few rows are read as four streams of a
-                                             * quarter of them each: the longer the better */
+    LEAST_COLUMNS = 64, MOST_COLUMNS = 512, /* of a task; multiples of every kernel's tile */
     EXPERT_COLUMNS = 128,
     FETCH_BYTES = 256 << 10, /* a part of L2 */
     ROW_BLOCK = 256, /* 256 rows of 4096 int8 values are 1 MiB: about one core's L2 */
@@ -31,11 +30,38 @@ static void embed_run(const struct cpu *c, const struct op *op, int task, void *
 
 const struct cpu_op cpu_op_embed = {.n_tasks = embed_tasks, .run = embed_run};
 
-/* Columns of a task: at least four tasks a thread, if there are as many. */
-static int width(const struct cpu *c, int n_out, int n_rows) {
-    int w = MOST_COLUMNS;
-    while (w > LEAST_COLUMNS && n_out * blocks(n_rows, ROW_BLOCK) < w * 4 * pool_threads(c->pool)) w /= 2;
-    return w;
+/* How the columns of a matrix are cut into tasks: `width` of them in each; where the kernel takes streams, as many in each of four
+ * streams of `apart` columns, and what does not fill the streams is the last task. At least four tasks a thread, if there are as many:
+ * a thread's tasks are neighbours, so each stream goes on in the next. */
+struct cut { int apart, width, n; };
+
+static int takes_streams(const struct linear *w, int n_rows) {
+    int n = w->with_rest && 2 * n_rows <= row_class_limit[0] ? 2 * n_rows : n_rows;
+    return n <= w->kernel[row_class(n)]->stream_rows;
+}
+
+static struct cut cut_columns(const struct cpu *c, const struct linear *w, int n_rows, int most) {
+    struct cut cut = {.width = most};
+    int threads = pool_threads(c->pool), n_out = w->n_out;
+    if (takes_streams(w, n_rows)) cut.apart = n_out / (STREAMS * STREAM_TILE) * STREAM_TILE;
+    if (cut.apart) {
+        int tiles = cut.apart / (STREAM_TILE * 4 * threads);
+        cut.width = (tiles < 1 ? 1 : tiles) * STREAM_TILE;
+        if (cut.width > most / STREAMS) cut.width = most / STREAMS;
+        cut.n = blocks(cut.apart, cut.width) + (STREAMS * cut.apart < n_out);
+    } else {
+        while (cut.width > LEAST_COLUMNS && n_out * blocks(n_rows, ROW_BLOCK) < cut.width * 4 * threads) cut.width /= 2;
+        cut.n = blocks(n_out, cut.width);
+    }
+    return cut;
+}
+
+/* The columns of task `block`; the apart of its call. */
+static int task_columns(const struct cut *cut, int n_out, int block, int *col0, int *col1) {
+    int rest = cut->apart && block == blocks(cut->apart, cut->width), end = cut->apart && !rest ? cut->apart : n_out;
+    *col0 = rest ? STREAMS * cut->apart : block * cut->width;
+    *col1 = end - *col0 < cut->width || rest ? end : *col0 + cut->width;
+    return rest ? 0 : cut->apart;
 }
 
 /* Rows and their rests in one call, so that weights are read once. */
@@ -43,30 +69,41 @@ static void run_with_rest(struct linear_call *call, int col0, int col1) {
     enum { MOST_ROWS = 4 };
     float y[MOST_ROWS][MOST_COLUMNS];
     int32_t x_row[MOST_ROWS];
-    int n = call->n_rows;
+    int n = call->n_rows, columns = col1 - col0;
     for (int i = 0; i < n; i++) x_row[i] = (int32_t)call_row(call, i), x_row[n + i] = x_row[i] + call->x->rest_row;
     struct linear_call both = *call;
-    both.n_rows = 2 * n, both.x_row = x_row, both.y = (float *)((uintptr_t)y - (size_t)col0 * sizeof **y), both.y_stride = MOST_COLUMNS, both.accumulate = 0;
+    both.n_rows = 2 * n, both.x_row = x_row, both.y = (float *)((uintptr_t)y - (size_t)col0 * sizeof **y), both.y_stride = MOST_COLUMNS;
+    both.y_apart = columns, both.accumulate = 0;
     call->w->kernel[row_class(2 * n)]->run(&both, col0, col1);
-    for (int i = 0; i < n; i++) {
-        for (int j = 0; j < col1 - col0; j++) y[i][j] += y[n + i][j];
-        call_store(call, i, col0, col1 - col0, y[i]);
-    }
+    for (int i = 0; i < n; i++)
+        for (int s = 0; s < (call->apart ? STREAMS : 1); s++) {
+            float *row = y[i] + s * columns;
+            for (int j = 0; j < columns; j++) row[j] += y[n + i][s * columns + j];
+            call_store(call, i, col0 + s * (int)call->y_apart, columns, row);
+        }
 }
 
-static void run_block(struct linear_call *call, int block, int columns) {
-    int col0 = block * columns, col1 = col0 + columns < call->w->n_out ? col0 + columns : call->w->n_out;
+/* Experts of few rows among those with many may have a kernel of the other kind. */
+static void run_kernel(const struct linear_kernel *kernel, const struct linear_call *call, int col0, int col1) {
+    struct linear_call one = *call;
+    one.apart = 0;
+    if (!call->apart || call->n_rows <= kernel->stream_rows) kernel->run(call, col0, col1);
+    else
+        for (int s = 0; s < STREAMS; s++) kernel->run(&one, col0 + s * call->apart, col1 + s * call->apart);
+}
+
+static void run_columns(struct linear_call *call, int col0, int col1) {
     if (call->w->with_rest && 2 * call->n_rows <= row_class_limit[0]) {
         run_with_rest(call, col0, col1);
         return;
     }
     const struct linear_kernel *kernel = call->w->kernel[row_class(call->n_rows)];
-    kernel->run(call, col0, col1);
+    run_kernel(kernel, call, col0, col1);
     if (!call->w->with_rest) return;
     /* The weights of these columns are in cache now. */
     struct linear_call again = *call;
     again.x0 += call->x->rest_row, again.accumulate = 1;
-    kernel->run(&again, col0, col1);
+    run_kernel(kernel, &again, col0, col1);
 }
 
 static size_t linear_scratch(const struct cpu *c, const struct step_limits *l) {
@@ -80,74 +117,93 @@ static size_t linear_scratch(const struct cpu *c, const struct step_limits *l) {
     return most;
 }
 
-static int part_blocks(const struct cpu *c, const struct op_linear *o, int p) {
-    return blocks(o->part[p].w->n_out, width(c, o->part[p].w->n_out, o->n_rows));
-}
-
-/* The part that a task belongs to; *block: its block of columns there. */
-static int find_part(const struct cpu *c, const struct op_linear *o, int *block) {
-    int p = 0;
-    for (; *block >= part_blocks(c, o, p); p++) *block -= part_blocks(c, o, p);
-    return p;
+/* The part that a task belongs to; *block: which task of it. */
+static int find_part(const struct cpu *c, const struct op_linear *o, int *block, struct cut *cut) {
+    for (int p = 0;; p++) {
+        *cut = cut_columns(c, o->part[p].w, o->n_rows, MOST_COLUMNS);
+        if (*block < cut->n) return p;
+        *block -= cut->n;
+    }
 }
 
 static int linear_tasks(const struct cpu *c, const struct op *op) {
     int n = 0;
-    for (int p = 0; p < op->linear.n_parts; p++) n += part_blocks(c, &op->linear, p);
+    for (int p = 0; p < op->linear.n_parts; p++) n += cut_columns(c, op->linear.part[p].w, op->linear.n_rows, MOST_COLUMNS).n;
     return n * blocks(op->linear.n_rows, ROW_BLOCK);
 }
 
 static void linear_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
     const struct op_linear *o = &op->linear;
-    int row_blocks = blocks(o->n_rows, ROW_BLOCK), row0 = task % row_blocks * ROW_BLOCK, block = task / row_blocks;
-    int p = find_part(c, o, &block);
+    int row_blocks = blocks(o->n_rows, ROW_BLOCK), row0 = task % row_blocks * ROW_BLOCK, block = task / row_blocks, col0, col1;
+    struct cut cut;
+    int p = find_part(c, o, &block, &cut);
     struct linear_call call = {
         .w = o->part[p].w, .x = &o->x, .x0 = o->x0 + row0, .scratch = scratch, .ahead = c->isa->ahead_bytes,
         .n_rows = o->n_rows - row0 < ROW_BLOCK ? o->n_rows - row0 : ROW_BLOCK,
         .y = o->part[p].y + row0 * o->part[p].y_stride, .y_stride = o->part[p].y_stride, .accumulate = o->part[p].accumulate,
     };
-    run_block(&call, block, width(c, call.w->n_out, o->n_rows));
+    call.y_apart = call.apart = task_columns(&cut, call.w->n_out, block, &col0, &col1);
+    run_columns(&call, col0, col1);
 }
 
-/* Few rows: the quarters of a block of columns are read side by side. */
+/* Few rows: the streams that a thread begins with. */
 static int linear_fetch(const struct cpu *c, const struct op *op, int task, size_t *at) {
     const struct op_linear *o = &op->linear;
+    struct cut cut;
+    int block = task, col0, col1;
     if (o->n_rows > row_class_limit[1]) return 0;
-    int block = task; /* one block of rows */
-    const struct linear *w = o->part[find_part(c, o, &block)].w;
+    const struct linear *w = o->part[find_part(c, o, &block, &cut)].w;
     const uint8_t *from = w->data ? w->data : w->source->data;
     size_t column = (w->data ? w->data_bytes : w->source->row_bytes * (size_t)w->n_out) / (size_t)w->n_out;
-    int columns = width(c, w->n_out, o->n_rows), left = w->n_out - block * columns;
-    size_t quarter = (size_t)(left < columns ? left : columns) * column / 4;
-    from += (size_t)block * (size_t)columns * column;
-    for (int i = 0; i < 4; i++) __builtin_prefetch(from + (size_t)i * quarter + *at, 0, 2);
+    int apart = task_columns(&cut, w->n_out, block, &col0, &col1);
+    size_t left = (size_t)((apart ? apart : w->n_out) - col0) * column;
+    for (int i = 0; i < (apart ? STREAMS : 1); i++) __builtin_prefetch(from + (size_t)(col0 + i * apart) * column + *at, 0, 2);
     *at += 64;
-    return *at < quarter && *at < FETCH_BYTES / 4;
+    return *at < left && *at < FETCH_BYTES / STREAMS;
 }
 
 const struct cpu_op cpu_op_linear = {.n_tasks = linear_tasks, .run = linear_run, .scratch_bytes = linear_scratch, .fetch = linear_fetch};
 
-/* Tasks are (expert, part, column block); experts share their shapes. */
-static int moe_tasks(const struct cpu *c, const struct op *op) {
-    (void)c;
+/* Experts that have rows, and the most rows of one; *expert: which the nth of them is. */
+static int used_experts(const struct op_moe_linear *o, int nth, int *expert, int *most_rows) {
     int n = 0;
-    for (int p = 0; p < op->moe_linear.n_parts; p++) n += blocks(op->moe_linear.part[p].w->n_out, EXPERT_COLUMNS);
-    return n * op->moe_linear.n_experts;
+    *most_rows = 0, *expert = 0;
+    for (int i = 0; i < o->n_experts; i++) {
+        int rows = o->begin[i + 1] - o->begin[i];
+        if (rows > *most_rows) *most_rows = rows;
+        if (rows > 0 && n++ == nth) *expert = i;
+    }
+    return n;
+}
+
+static int expert_tasks(const struct cpu *c, const struct op_moe_linear *o, int most_rows) {
+    int n = 0;
+    for (int p = 0; p < o->n_parts; p++) n += cut_columns(c, o->part[p].w, most_rows, EXPERT_COLUMNS).n;
+    return n;
+}
+
+/* Tasks are (expert with rows, part, columns); experts share their shapes. */
+static int moe_tasks(const struct cpu *c, const struct op *op) {
+    int expert, most_rows, n = used_experts(&op->moe_linear, 0, &expert, &most_rows);
+    return n * expert_tasks(c, &op->moe_linear, most_rows);
 }
 
 static void moe_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
     const struct op_moe_linear *o = &op->moe_linear;
-    int per_expert = moe_tasks(c, op) / o->n_experts, expert = task / per_expert, block = task % per_expert, p = 0;
-    int begin = o->begin[expert], end = o->begin[expert + 1];
-    if (begin == end) return;
-    for (; block >= blocks(o->part[p].w->n_out, EXPERT_COLUMNS); p++) block -= blocks(o->part[p].w->n_out, EXPERT_COLUMNS);
-    for (int at = begin; at < end; at += ROW_BLOCK) {
+    int expert, most_rows, p = 0, col0, col1;
+    used_experts(o, 0, &expert, &most_rows);
+    int per_expert = expert_tasks(c, o, most_rows), block = task % per_expert;
+    used_experts(o, task / per_expert, &expert, &most_rows);
+    struct cut cut = cut_columns(c, o->part[0].w, most_rows, EXPERT_COLUMNS);
+    for (; block >= cut.n; cut = cut_columns(c, o->part[++p].w, most_rows, EXPERT_COLUMNS)) block -= cut.n;
+    int apart = task_columns(&cut, o->part[p].w->n_out, block, &col0, &col1);
+    for (int at = o->begin[expert], end = o->begin[expert + 1]; at < end; at += ROW_BLOCK) {
         struct linear_call call = {
             .w = &o->part[p].w[expert], .x = &o->x, .x_row = o->slot_row ? o->slot_row + at : NULL, .x0 = at, .scratch = scratch,
             .ahead = c->isa->ahead_bytes, .n_rows = end - at < ROW_BLOCK ? end - at : ROW_BLOCK, .y = o->part[p].y + at * o->part[p].y_stride,
-            .y_stride = o->part[p].y_stride,
+            .y_stride = o->part[p].y_stride, .apart = apart, .y_apart = apart,
         };
-        run_block(&call, block, EXPERT_COLUMNS);
+        run_columns(&call, col0, col1);
     }
 }
 
