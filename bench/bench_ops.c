@@ -75,6 +75,7 @@ static void walk(void *arg, int thread, int n_threads) {
     double start = thread_ms();
     for (int i = 0; i < w->n; i++) {
         int n = cpu_op_linear.n_tasks(w->cpu, &w->op[i]);
+        memset(w->scratch + (size_t)thread * w->scratch_bytes, 0, SCRATCH_HEAD);
         for (int t; (t = pool_take(w->taken + i * n_threads, n, thread, n_threads)) >= 0;)
             cpu_op_linear.run(w->cpu, &w->op[i], t, w->scratch + (size_t)thread * w->scratch_bytes);
     }

@@ -91,7 +91,7 @@ static const struct linear_kernel *const *cpu_linear_kernels(const struct backen
 }
 
 static size_t scratch_needed(const struct cpu *c, const struct step_limits *l) {
-    size_t most = 64;
+    size_t most = SCRATCH_HEAD;
     for (int k = 0; k < N_OP_KINDS; k++) {
         size_t bytes = op_table[k]->scratch_bytes ? op_table[k]->scratch_bytes(c, l) : 0;
         if (bytes > most) most = bytes;
@@ -144,6 +144,7 @@ static void walk_ops(void *arg, int thread, int n_threads) {
         const struct cpu_op *how = op_table[op->kind];
         seam.at = i;
         if (op->wait && i > 0) pool_barrier_with(c->pool, fetch_seam, &seam);
+        memset(scratch, 0, SCRATCH_HEAD);
         struct pool_taken *taken = c->taken + (size_t)i * (size_t)n_threads;
         for (int n = how->n_tasks(c, op), task; (task = pool_take(taken, n, thread, n_threads)) >= 0;) how->run(c, op, task, scratch);
     }

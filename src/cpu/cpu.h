@@ -11,7 +11,7 @@
 
 struct cpu_isa;
 
-enum { CPU_MAX_OPS = 1024 };
+enum { CPU_MAX_OPS = 1024, SCRATCH_HEAD = 64 };
 
 struct cpu {
     struct pool *pool;
@@ -29,6 +29,7 @@ struct cpu {
 /* How one kind of op runs: n_tasks independent tasks, of which a thread takes neighbours; results do not depend on the cut. */
 struct cpu_op {
     int (*n_tasks)(const struct cpu *c, const struct op *op);
+    /* scratch: this thread's; its first SCRATCH_HEAD bytes are zero before its first task of an op */
     void (*run)(const struct cpu *c, const struct op *op, int task, void *scratch);
     size_t (*scratch_bytes)(const struct cpu *c, const struct step_limits *l); /* per thread; NULL: none */
     /* Asks memory for a little of what a task will read, *at bytes on; moves *at. 0: there is no more to ask for. NULL: nothing. */

@@ -2,12 +2,14 @@
  * integer dots are exact, whoever computes them, and what follows them is done in the same order; so few rows go there.
  *
  * A call first lays its inputs out as they are used. Then, 64 columns at a time, panels of PANEL_BLOCKS blocks are unpacked into L1
- * and used by all rows. Three things go on at once: the tile unit multiplies a unit of work (two blocks of 16 columns for 16 rows),
- * the dots of the unit before are stored, and the vector unit scales those of the unit before that. A store right behind its
- * product would wait for it, and the next product of that register for the store (1.7 times the time).
+ * and used by all rows; up to 16 rows, blocks are unpacked one pair ahead of their use. Three things go on at once: the tile unit
+ * multiplies a unit of work (two blocks of 16 columns for 16 rows), the dots of the unit before are stored, and the vector unit scales
+ * those of units before that. A store right behind its product would wait for it, and the next product of that register for the store
+ * (1.7 times the time).
  *
- * Where tiles are at work, only one of the two ports for 512-bit floating-point arithmetic is (measured on a Granite Rapids class
- * processor): a product of 32 x 16 x 16 takes 16 cycles and its scaling 48 with groups of 64; so the scaling is the bound. */
+ * Where tiles are at work, multiplications and conversions have only one of the two ports for 512-bit vectors, additions and bitwise
+ * operations both (measured on a Granite Rapids class processor: 0.93 and 0.48 cycles each); scaling is the bound. So dots become
+ * floats by two additions. */
 #include <limits.h>
 
 #include "cpu/amx.h"
@@ -17,6 +19,7 @@
 enum {
     TILES = 4, ROWS = 16, PAIR = 2,
     PANEL_BLOCKS = 8, /* 16 KiB of codes */
+    RING_BLOCKS = 4,  /* of a panel, where codes are unpacked on the way */
     CHUNK = 8,        /* rows whose sums are in registers at once */
 };
 
@@ -28,7 +31,7 @@ struct inputs {
 };
 
 struct panel {
-    __m512i codes[TILES][PANEL_BLOCKS][8];
+    __m512i codes[TILES][PANEL_BLOCKS + 1][8]; /* one more: loads 4 KiB behind a store would wait for it */
     __m512 scale[PANEL_BLOCKS][TILES], bias[PANEL_BLOCKS][TILES]; /* [first block of a group] */
     __m512i dots[2][PAIR][ROWS];
     __m512 part[TILES][ROWS]; /* groups of four blocks: the scaled sum of the first two */
@@ -41,7 +44,7 @@ struct pass {
     struct panel *p;
     struct inputs *inputs;
     __m512 (*acc)[TILES][ROWS];
-    int n_sets, n_pairs;
+    int n_sets, n_pairs, ring; /* ring: slots of the panel, block b is in slot b % ring */
     int col, block0, n_blocks, last;
     const uint8_t *next[TILES];
     size_t next_share; /* bytes of each tile for each pair of each set */
@@ -80,30 +83,36 @@ static void lay_out(const struct pass *s, int group_blocks) {
     else lay_out_as(s, 4);
 }
 
-INLINE void fill_panel(const struct pass *s, const struct affine_shape *shape, const uint8_t *const *in, const int bits) {
-    for (int i = 0; i < TILES; i++) {
-        const uint8_t *at = in[i];
-        for (int block = 0; block < s->n_blocks;) {
-            int first = block;
-            for (int b = 0; b < shape->group_blocks; b++, block++, at += shape->block_bytes)
+/* Blocks [block0, end) of tile i from its stream `at` on, whole groups or a part of one; `ahead` bytes
+ * behind are asked for. Returns where the stream goes on. */
+INLINE const uint8_t *fill_tile(struct panel *p, const struct affine_shape *shape, int i, const uint8_t *at, int block0, int end, size_t ahead,
+                                const int ring, const int group_blocks, const int bits) {
+    for (int block = block0; block < end; block++) {
+        const int slot = block % ring;
+        if (ahead)
+            for (int v = 0; v < bits; v++) prefetch(at + v * 64, ahead);
 #pragma GCC unroll 8
-                for (int v = 0; v < 8; v++) s->p->codes[i][block][v] = unpack_step(at, bits, v);
-            s->p->scale[first][i] = load_scales(at, shape->scale), s->p->bias[first][i] = load_scales(at + shape->scale_bytes, shape->scale);
-            at += 2 * shape->scale_bytes;
-        }
+        for (int v = 0; v < 8; v++) p->codes[i][slot][v] = unpack_step(at, bits, v);
+        at += shape->block_bytes;
+        if ((block + 1) % group_blocks) continue;
+        if (ahead) prefetch(at, ahead);
+        const int first = slot + 1 - group_blocks;
+        p->scale[first][i] = load_scales(at, shape->scale), p->bias[first][i] = load_scales(at + shape->scale_bytes, shape->scale);
+        at += 2 * shape->scale_bytes;
     }
+    return at;
 }
 
 /* Where a pair of blocks of one set is: units of work are its four tiles. */
 struct place { int set, pair; const struct inputs *x; const __m512i *codes; };
 
 static inline struct place place_at(const struct pass *s, int set, int pair) {
-    return (struct place){set, pair, s->inputs + (size_t)set * (size_t)s->n_pairs + s->block0 / PAIR + pair, s->p->codes[0][pair * PAIR]};
+    return (struct place){set, pair, s->inputs + (size_t)set * (size_t)s->n_pairs + s->block0 / PAIR + pair, s->p->codes[0][pair * PAIR % s->ring]};
 }
 
 /* The dots of a unit into tiles 4 and 5 or 6 and 7. Where a pair is half a pair, what the panel held is multiplied too. */
 INLINE void multiply(const struct place *at, const int tile) {
-    const __m512i *codes = at->codes + tile * PANEL_BLOCKS * 8;
+    const __m512i *codes = at->codes + tile * (PANEL_BLOCKS + 1) * 8;
     if (tile == 0) {
         _tile_loadd(0, at->x->x[0], AFFINE_BLOCK);
         _tile_loadd(1, at->x->x[1], AFFINE_BLOCK);
@@ -125,19 +134,25 @@ INLINE void multiply(const struct place *at, const int tile) {
 
 INLINE void store_dots(struct panel *p, const int tile) {
     if (tile % 2) {
-        _tile_stored(4, p->dots[1][0], 64);
-        _tile_stored(5, p->dots[1][1], 64);
+        _tile_stored(4, p->dots[tile % 2][0], 64);
+        _tile_stored(5, p->dots[tile % 2][1], 64);
     } else {
-        _tile_stored(6, p->dots[0][0], 64);
-        _tile_stored(7, p->dots[0][1], 64);
+        _tile_stored(6, p->dots[tile % 2][0], 64);
+        _tile_stored(7, p->dots[tile % 2][1], 64);
     }
+}
+
+/* |dot| < 2^22 as the low bits of a float in [2^23, 2^24), from which that range's middle is taken. */
+INLINE __m512 float_dot(__m512i dot) {
+    const __m512i middle = _mm512_set1_epi32(0x4b400000);
+    return _mm512_sub_ps(_mm512_castsi512_ps(_mm512_add_epi32(dot, middle)), _mm512_castsi512_ps(middle));
 }
 
 #define EACH_ROW _Pragma("GCC unroll 8") for (int r = 0; r < CHUNK; r++)
 
 /* t += the dots of block b, scaled. */
 INLINE void add_block(__m512 t[CHUNK], const __m512i *dots, const float *scale) {
-    EACH_ROW t[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r]), _mm512_set1_ps(scale[r]), t[r]);
+    EACH_ROW t[r] = _mm512_fmadd_ps(float_dot(dots[r]), _mm512_set1_ps(scale[r]), t[r]);
 }
 
 /* acc += a whole group: scale * t + bias * sum of the row. */
@@ -149,7 +164,7 @@ INLINE void scale_chunk(const struct pass *s, const struct place *at, const int 
     struct panel *p = s->p;
     const __m512i(*dots)[ROWS] = (const __m512i(*)[ROWS])p->dots[tile % 2];
     const struct inputs *x = at->x;
-    const int second = group_blocks == 4 && at->pair % 2, first = (at->pair - second) * PAIR; /* of the two pairs of a group */
+    const int second = group_blocks == 4 && at->pair % 2, first = (at->pair - second) * PAIR, slot = first % s->ring; /* of the two pairs of a group */
     __m512 *to = s->acc[at->set][tile] + row, *part = p->part[tile] + row, t[CHUNK], acc[CHUNK];
     EACH_ROW t[r] = second ? part[r] : _mm512_setzero_ps();
     add_block(t, dots[0] + row, x->scale[0] + row);
@@ -159,11 +174,11 @@ INLINE void scale_chunk(const struct pass *s, const struct place *at, const int 
         return;
     }
     EACH_ROW acc[r] = to[r];
-    add_group(acc, t, p->scale[first][tile], p->bias[first][tile], x->sum[0] + row);
+    add_group(acc, t, p->scale[slot][tile], p->bias[slot][tile], x->sum[0] + row);
     if (group_blocks == 1 && s->n_blocks - first > 1) {
         EACH_ROW t[r] = _mm512_setzero_ps();
         add_block(t, dots[1] + row, x->scale[1] + row);
-        add_group(acc, t, p->scale[first + 1][tile], p->bias[first + 1][tile], x->sum[1] + row);
+        add_group(acc, t, p->scale[slot + 1][tile], p->bias[slot + 1][tile], x->sum[1] + row);
     }
     EACH_ROW to[r] = acc[r];
 }
@@ -180,12 +195,6 @@ INLINE void fetch(const struct pass *s, const struct place *at, int pairs, const
     for (size_t b = (size_t)tile * 64; b < sizeof(struct inputs); b += TILES * 64) _mm_prefetch(inputs + b, _MM_HINT_T0);
 }
 
-INLINE void scale_dots(const struct pass *s, const struct place *at, int pairs, const int tile, const int group_blocks) {
-    fetch(s, at, pairs, tile);
-    scale_chunk(s, at, tile, 0, group_blocks);
-    scale_chunk(s, at, tile, CHUNK, group_blocks);
-}
-
 INLINE void all_rows(const struct pass *s, const int group_blocks) {
     const int pairs = (s->n_blocks + PAIR - 1) / PAIR;
     struct place at = place_at(s, 0, 0), next;
@@ -196,16 +205,25 @@ INLINE void all_rows(const struct pass *s, const int group_blocks) {
         next = at.pair + 1 < pairs ? place_at(s, at.set, at.pair + 1) : place_at(s, at.set + 1, 0);
         const int more = next.set < s->n_sets;
         multiply(&at, 2);
+        fetch(s, &at, pairs, 0);
+        scale_chunk(s, &at, 0, 0, group_blocks);
         store_dots(s->p, 1);
-        scale_dots(s, &at, pairs, 0, group_blocks);
+        scale_chunk(s, &at, 0, CHUNK, group_blocks);
         multiply(&at, 3);
+        fetch(s, &at, pairs, 1);
+        scale_chunk(s, &at, 1, 0, group_blocks);
         store_dots(s->p, 2);
-        scale_dots(s, &at, pairs, 1, group_blocks);
+        scale_chunk(s, &at, 1, CHUNK, group_blocks);
         if (more) multiply(&next, 0);
+        fetch(s, &at, pairs, 2);
+        scale_chunk(s, &at, 2, 0, group_blocks);
         store_dots(s->p, 3);
-        scale_dots(s, &at, pairs, 2, group_blocks);
-        if (more) multiply(&next, 1), store_dots(s->p, 0);
-        scale_dots(s, &at, pairs, 3, group_blocks);
+        scale_chunk(s, &at, 2, CHUNK, group_blocks);
+        if (more) multiply(&next, 1);
+        fetch(s, &at, pairs, 3);
+        scale_chunk(s, &at, 3, 0, group_blocks);
+        if (more) store_dots(s->p, 0);
+        scale_chunk(s, &at, 3, CHUNK, group_blocks);
     }
 }
 
@@ -215,35 +233,105 @@ static __attribute__((noinline)) void run_pass(const struct pass *s, int group_b
     else all_rows(s, 4);
 }
 
-static const struct amx_config shapes = { /* 0, 1: 16 rows x 32 inputs; 2, 3: 32 inputs x 16 columns; the others: 16 x 16 dots */
+/* Up to one set of rows: memory is the bound, so codes are unpacked on the way, one pair ahead. */
+INLINE void one_set(const struct pass *s, const struct affine_shape *shape, const uint8_t *const *tile, const int bits, const int group_blocks,
+                    const int rows) {
+    const int pairs = s->n_pairs, n = s->n_blocks;
+    const size_t ahead = (size_t)s->c->ahead;
+    const uint8_t *in[TILES];
+#define UNPACK(i, pair)                                                                                                          \
+    if ((pair) < pairs)                                                                                                          \
+        in[i] = fill_tile(s->p, shape, i, in[i], (pair) * PAIR, (pair) * PAIR + PAIR < n ? (pair) * PAIR + PAIR : n, ahead,      \
+                          RING_BLOCKS, group_blocks, bits);
+    for (int i = 0; i < TILES; i++) {
+        in[i] = tile[i];
+        UNPACK(i, 0)
+    }
+    struct place at = place_at(s, 0, 0), next;
+    multiply(&at, 0);
+    store_dots(s->p, 0);
+    multiply(&at, 1);
+    for (; at.pair < pairs; at = next) {
+        next = place_at(s, 0, at.pair + 1);
+        const int more = next.pair < pairs;
+        UNPACK(0, at.pair + 1)
+        multiply(&at, 2);
+        scale_chunk(s, &at, 0, 0, group_blocks);
+        store_dots(s->p, 1);
+        if (rows > CHUNK) scale_chunk(s, &at, 0, CHUNK, group_blocks);
+        UNPACK(1, at.pair + 1)
+        multiply(&at, 3);
+        scale_chunk(s, &at, 1, 0, group_blocks);
+        store_dots(s->p, 2);
+        if (rows > CHUNK) scale_chunk(s, &at, 1, CHUNK, group_blocks);
+        UNPACK(2, at.pair + 1)
+        if (more) multiply(&next, 0);
+        scale_chunk(s, &at, 2, 0, group_blocks);
+        store_dots(s->p, 3);
+        if (rows > CHUNK) scale_chunk(s, &at, 2, CHUNK, group_blocks);
+        UNPACK(3, at.pair + 1)
+        if (more) multiply(&next, 1);
+        scale_chunk(s, &at, 3, 0, group_blocks);
+        if (more) store_dots(s->p, 0);
+        if (rows > CHUNK) scale_chunk(s, &at, 3, CHUNK, group_blocks);
+    }
+#undef UNPACK
+}
+
+/* 0, 1: 16 rows x 32 inputs; 2, 3: 32 inputs x 16 columns; the others: 16 x 16 dots. */
+static const struct amx_config shapes = {
     .palette = 1, .row_bytes = {32, 32, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 8, 8, 16, 16, 16, 16},
 };
+/* The same with 8 rows. */
+static const struct amx_config half_shapes = {
+    .palette = 1, .row_bytes = {32, 32, 64, 64, 64, 64, 64, 64}, .rows = {8, 8, 8, 8, 8, 8, 8, 8},
+};
+
+INLINE void run_panels(struct pass *s, const struct affine_shape *shape, const uint8_t **in, int n_blocks, const int bits) {
+    for (s->block0 = 0; s->block0 < n_blocks; s->block0 += PANEL_BLOCKS) {
+        s->n_blocks = n_blocks - s->block0 < PANEL_BLOCKS ? n_blocks - s->block0 : PANEL_BLOCKS;
+        s->last = s->block0 + s->n_blocks == n_blocks;
+        for (int i = 0; i < TILES; i++) {
+            in[i] = fill_tile(s->p, shape, i, in[i], 0, s->n_blocks, 0, PANEL_BLOCKS, shape->group_blocks, bits);
+            s->next[i] = in[i] + (s->last ? (TILES - 1) * shape->tile_bytes : 0); /* behind the last panel: the first of the next columns */
+        }
+        size_t bytes = (size_t)(s->n_blocks / shape->group_blocks) * shape->group_bytes;
+        s->next_share = (bytes / (size_t)(s->n_sets * ((s->n_blocks + PAIR - 1) / PAIR)) + 63) / 64 * 64;
+        run_pass(s, shape->group_blocks);
+    }
+}
+
+INLINE void one_set_of(const struct pass *s, const struct affine_shape *shape, const uint8_t *const *tile, const int bits, const int rows) {
+    if (shape->group_blocks == 1) one_set(s, shape, tile, bits, 1, rows);
+    else if (shape->group_blocks == 2) one_set(s, shape, tile, bits, 2, rows);
+    else one_set(s, shape, tile, bits, 4, rows);
+}
 
 INLINE void run_amx(const struct linear_call *c, int col0, int col1, const int bits) {
     struct affine_shape shape = affine_shape(c->w->source);
-    int n_blocks = shape.n_groups * shape.group_blocks;
+    int n_blocks = shape.n_groups * shape.group_blocks, width = c->apart ? AFFINE_TILE : TILES * AFFINE_TILE, apart = c->apart ? c->apart : AFFINE_TILE;
     struct pass s = {.c = c, .p = c->scratch, .n_sets = sets(c->n_rows), .n_pairs = (n_blocks + PAIR - 1) / PAIR};
-    s.acc = (void *)(s.p + 1), s.inputs = (void *)(s.acc + s.n_sets);
-    lay_out(&s, shape.group_blocks);
-    _tile_loadconfig(&shapes);
-    for (s.col = col0; s.col < col1; s.col += TILES * AFFINE_TILE) {
-        int tiles = (col1 - s.col + AFFINE_TILE - 1) / AFFINE_TILE;
+    s.acc = (void *)(s.p + 1), s.inputs = (void *)(s.acc + s.n_sets), s.ring = s.n_sets == 1 ? RING_BLOCKS : PANEL_BLOCKS;
+    if (!c->same_rows) lay_out(&s, shape.group_blocks);
+    _tile_loadconfig(c->n_rows <= CHUNK ? &half_shapes : &shapes);
+    for (s.col = col0; s.col < col1; s.col += width) {
+        int tiles = c->apart ? TILES : (col1 - s.col + AFFINE_TILE - 1) / AFFINE_TILE;
         if (tiles > TILES) tiles = TILES;
         const uint8_t *in[TILES];
-        for (int i = 0; i < TILES; i++) in[i] = affine_tile(c->w, &shape, s.col + (i < tiles ? i : tiles - 1) * AFFINE_TILE);
+        for (int i = 0; i < TILES; i++) in[i] = affine_tile(c->w, &shape, s.col + (i < tiles ? i : tiles - 1) * apart);
         memset(s.acc, 0, (size_t)s.n_sets * sizeof *s.acc);
-        for (s.block0 = 0; s.block0 < n_blocks; s.block0 += PANEL_BLOCKS) {
-            s.n_blocks = n_blocks - s.block0 < PANEL_BLOCKS ? n_blocks - s.block0 : PANEL_BLOCKS;
-            s.last = s.block0 + s.n_blocks == n_blocks;
-            fill_panel(&s, &shape, in, bits);
-            size_t bytes = (size_t)(s.n_blocks / shape.group_blocks) * shape.group_bytes;
-            /* Behind the last panel: the first of the next columns. */
-            for (int i = 0; i < TILES; i++) in[i] += bytes, s.next[i] = in[i] + (s.last ? (TILES - 1) * shape.tile_bytes : 0);
-            s.next_share = (bytes / (size_t)(s.n_sets * ((s.n_blocks + PAIR - 1) / PAIR)) + 63) / 64 * 64;
-            run_pass(&s, shape.group_blocks);
+        if (s.n_sets == 1) {
+            s.block0 = 0, s.n_blocks = n_blocks;
+            if (c->n_rows <= CHUNK) one_set_of(&s, &shape, in, bits, CHUNK);
+            else one_set_of(&s, &shape, in, bits, ROWS);
+        } else {
+            run_panels(&s, &shape, in, n_blocks, bits);
         }
         for (int r = 0; r < c->n_rows; r++)
-            for (int i = 0; i < tiles; i++) store_tile(c, r, s.col + i * AFFINE_TILE, s.acc[r / ROWS][i][r % ROWS]);
+            for (int i = 0; i < tiles; i++) {
+                if (c->apart) store_stream(c, r, s.col, i, s.acc[r / ROWS][i][r % ROWS]);
+                else store_tile(c, r, s.col + i * AFFINE_TILE, s.acc[r / ROWS][i][r % ROWS]);
+            }
     }
     _tile_release(); /* else every switch of threads saves 8 KiB */
 }
@@ -252,7 +340,8 @@ INLINE void run_amx(const struct linear_call *c, int col0, int col1, const int b
     static void amx_##BITS(const struct linear_call *c, int a, int b) { run_amx(c, a, b, BITS); }                          \
     const struct linear_kernel cpu_affine##BITS##_amx = {                                                                  \
         .name = "affine" #BITS " q8 amx", .repr = "affine", .bits = BITS, .layout = &cpu_layout_affine,                    \
-        .arithmetic = "fma codes by q8", .form = FORM_Q8, .min_rows = 9, .max_rows = INT_MAX, .tile = AFFINE_TILE,         \
+        .arithmetic = "fma codes by q8", .form = FORM_Q8, .min_rows = 5, .max_rows = INT_MAX, .tile = AFFINE_TILE,         \
+        .stream_rows = ROWS,                                                                                               \
         .scratch_bytes = amx_bytes, .run = amx_##BITS};
 KERNEL(2)
 KERNEL(3)

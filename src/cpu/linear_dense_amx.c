@@ -146,7 +146,7 @@ INLINE void run_streams(const struct linear_call *c, int col0, int col1, int str
 }
 
 INLINE void run_sets(const struct linear_call *c, int col0, int col1, const int n_sets) {
-    lay_out_few(c, c->scratch, n_sets);
+    if (!c->same_rows) lay_out_few(c, c->scratch, n_sets);
     _tile_loadconfig(&shapes);
     if (n_sets == 1 && c->apart && 2 * STREAMS * SIDE * c->w->source->row_bytes <= AHEAD_BYTES) run_streams(c, col0, col1, 0, STREAMS, n_sets);
     else if (c->apart) run_streams(c, col0, col1, 0, 2, n_sets), run_streams(c, col0, col1, 2, 2, n_sets);
@@ -234,7 +234,7 @@ static void run_many(const struct linear_call *c, int col0, int col1) {
     struct many *m = c->scratch;
     const int n_sets = many_sets(c->n_rows), steps = blocks(c->w->n_in, STEP);
     tile *x = (void *)(m->acc + n_sets);
-    lay_out_many(c, x, n_sets, steps);
+    if (!c->same_rows) lay_out_many(c, x, n_sets, steps);
     _tile_loadconfig(&shapes);
     for (int col = col0; col < col1; col += 2 * SIDE) {
         int n = col1 - col < 2 * SIDE ? col1 - col : 2 * SIDE;

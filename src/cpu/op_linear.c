@@ -1,7 +1,6 @@
-/* Ops over weight matrices: products cut into blocks of columns (and of rows, when there are many), and the embedding.
+/* Ops over weight matrices: products cut into blocks of rows, when there are many, and of columns, and the embedding.
  *
- * Columns are the outer index of a task and row blocks the inner one: a weight comes from memory once and is in cache for the
- * row blocks that follow. */
+ * Blocks of rows are the outer index of a task: what a kernel makes of its inputs then serves all the columns that a thread takes. */
 #include <string.h>
 
 #include "cpu/cpu.h"
@@ -12,10 +11,18 @@ enum {
     LEAST_COLUMNS = 64, MOST_COLUMNS = 512, /* of a task; multiples of every kernel's tile */
     EXPERT_COLUMNS = 128,
     FETCH_BYTES = 256 << 10, /* a part of L2 */
-    ROW_BLOCK = 256, /* 256 rows of 4096 int8 values are 1 MiB: about one core's L2 */
+    ROW_BLOCK = 512, ROW_BYTES = 1 << 20, /* rows of a task: so many, or as many as have so many inputs; about one core's L2 */
 };
 
 static int blocks(int n, int size) { return (n + size - 1) / size; }
+
+/* Rows of a task: all, or even parts of no more than ROW_BLOCK and ROW_BYTES, multiples of 16. */
+static int block_rows(int n_rows, int width) {
+    int most = ROW_BYTES / width / 16 * 16;
+    if (most > ROW_BLOCK) most = ROW_BLOCK;
+    if (most < 16) most = 16;
+    return n_rows <= most ? n_rows : blocks(blocks(n_rows, blocks(n_rows, most)), 16) * 16;
+}
 
 static int embed_tasks(const struct cpu *c, const struct op *op) { return (void)c, op->embed.n_rows; }
 
@@ -50,7 +57,8 @@ static struct cut cut_columns(const struct cpu *c, const struct linear *w, int n
         if (cut.width > most / STREAMS) cut.width = most / STREAMS;
         cut.n = blocks(cut.apart, cut.width) + (STREAMS * cut.apart < n_out);
     } else {
-        while (cut.width > LEAST_COLUMNS && n_out * blocks(n_rows, ROW_BLOCK) < cut.width * 4 * threads) cut.width /= 2;
+        int row_blocks = blocks(n_rows, block_rows(n_rows, w->n_in));
+        while (cut.width > LEAST_COLUMNS && n_out * row_blocks < cut.width * 4 * threads) cut.width /= 2;
         cut.n = blocks(n_out, cut.width);
     }
     return cut;
@@ -64,6 +72,24 @@ static int task_columns(const struct cut *cut, int n_out, int block, int *col0, 
     return rest ? 0 : cut->apart;
 }
 
+/* At the head of the scratch memory: whose call was the last of this op. */
+struct last_call { const struct linear_kernel *kernel; int x0, n_rows; };
+_Static_assert(sizeof(struct last_call) <= SCRATCH_HEAD, "it fits");
+
+static void run_kernel(const struct linear_kernel *kernel, struct linear_call *call, int col0, int col1) {
+    struct last_call *last = (void *)((uint8_t *)call->scratch - SCRATCH_HEAD);
+    call->same_rows = last->kernel == kernel && last->x0 == call->x0 && last->n_rows == call->n_rows;
+    *last = (struct last_call){kernel, call->x0, call->n_rows};
+    if (!call->apart || call->n_rows <= kernel->stream_rows) {
+        kernel->run(call, col0, col1);
+        return;
+    }
+    /* Experts of few rows among those with many may have a kernel of the other kind. */
+    struct linear_call one = *call;
+    one.apart = 0;
+    for (int s = 0; s < STREAMS; s++, one.same_rows = 1) kernel->run(&one, col0 + s * call->apart, col1 + s * call->apart);
+}
+
 /* Rows and their rests in one call, so that weights are read once. */
 static void run_with_rest(struct linear_call *call, int col0, int col1) {
     enum { MOST_ROWS = 4 };
@@ -74,22 +100,13 @@ static void run_with_rest(struct linear_call *call, int col0, int col1) {
     struct linear_call both = *call;
     both.n_rows = 2 * n, both.x_row = x_row, both.y = (float *)((uintptr_t)y - (size_t)col0 * sizeof **y), both.y_stride = MOST_COLUMNS;
     both.y_apart = columns, both.accumulate = 0;
-    call->w->kernel[row_class(2 * n)]->run(&both, col0, col1);
+    run_kernel(call->w->kernel[row_class(2 * n)], &both, col0, col1);
     for (int i = 0; i < n; i++)
         for (int s = 0; s < (call->apart ? STREAMS : 1); s++) {
             float *row = y[i] + s * columns;
             for (int j = 0; j < columns; j++) row[j] += y[n + i][s * columns + j];
             call_store(call, i, col0 + s * (int)call->y_apart, columns, row);
         }
-}
-
-/* Experts of few rows among those with many may have a kernel of the other kind. */
-static void run_kernel(const struct linear_kernel *kernel, const struct linear_call *call, int col0, int col1) {
-    struct linear_call one = *call;
-    one.apart = 0;
-    if (!call->apart || call->n_rows <= kernel->stream_rows) kernel->run(call, col0, col1);
-    else
-        for (int s = 0; s < STREAMS; s++) kernel->run(&one, col0 + s * call->apart, col1 + s * call->apart);
 }
 
 static void run_columns(struct linear_call *call, int col0, int col1) {
@@ -108,13 +125,17 @@ static void run_columns(struct linear_call *call, int col0, int col1) {
 
 static size_t linear_scratch(const struct cpu *c, const struct step_limits *l) {
     size_t most = 0;
-    int rows = l->max_rows < ROW_BLOCK ? l->max_rows : ROW_BLOCK;
-    if (rows < row_class_limit[0]) rows = row_class_limit[0]; /* run_with_rest makes two rows of one */
     for (int i = 0; i < c->n_kernels; i++) {
-        size_t bytes = c->kernels[i]->scratch_bytes ? c->kernels[i]->scratch_bytes(rows, l->max_width) : 0;
-        if (bytes > most) most = bytes;
+        if (!c->kernels[i]->scratch_bytes) continue;
+        /* Many narrow rows or few wide ones: whichever needs more. run_with_rest makes two rows of one. */
+        for (int width = ROW_BYTES / ROW_BLOCK < l->max_width ? ROW_BYTES / ROW_BLOCK : l->max_width;; width = 2 * width < l->max_width ? 2 * width : l->max_width) {
+            int rows = block_rows(l->max_rows, width / 2 + 1);
+            size_t bytes = c->kernels[i]->scratch_bytes(rows < row_class_limit[0] ? row_class_limit[0] : rows, width);
+            if (bytes > most) most = bytes;
+            if (width == l->max_width) break;
+        }
     }
-    return most;
+    return SCRATCH_HEAD + most;
 }
 
 /* The part that a task belongs to; *block: which task of it. */
@@ -129,17 +150,18 @@ static int find_part(const struct cpu *c, const struct op_linear *o, int *block,
 static int linear_tasks(const struct cpu *c, const struct op *op) {
     int n = 0;
     for (int p = 0; p < op->linear.n_parts; p++) n += cut_columns(c, op->linear.part[p].w, op->linear.n_rows, MOST_COLUMNS).n;
-    return n * blocks(op->linear.n_rows, ROW_BLOCK);
+    return n * blocks(op->linear.n_rows, block_rows(op->linear.n_rows, op->linear.x.width));
 }
 
 static void linear_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
     const struct op_linear *o = &op->linear;
-    int row_blocks = blocks(o->n_rows, ROW_BLOCK), row0 = task % row_blocks * ROW_BLOCK, block = task / row_blocks, col0, col1;
+    int rows = block_rows(o->n_rows, o->x.width), per_rows = linear_tasks(c, op) / blocks(o->n_rows, rows);
+    int row0 = task / per_rows * rows, block = task % per_rows, col0, col1;
     struct cut cut;
     int p = find_part(c, o, &block, &cut);
     struct linear_call call = {
-        .w = o->part[p].w, .x = &o->x, .x0 = o->x0 + row0, .scratch = scratch, .ahead = c->isa->ahead_bytes,
-        .n_rows = o->n_rows - row0 < ROW_BLOCK ? o->n_rows - row0 : ROW_BLOCK,
+        .w = o->part[p].w, .x = &o->x, .x0 = o->x0 + row0, .scratch = (uint8_t *)scratch + SCRATCH_HEAD, .ahead = c->isa->ahead_bytes,
+        .n_rows = o->n_rows - row0 < rows ? o->n_rows - row0 : rows,
         .y = o->part[p].y + row0 * o->part[p].y_stride, .y_stride = o->part[p].y_stride, .accumulate = o->part[p].accumulate,
     };
     call.y_apart = call.apart = task_columns(&cut, call.w->n_out, block, &col0, &col1);
@@ -197,10 +219,12 @@ static void moe_run(const struct cpu *c, const struct op *op, int task, void *sc
     struct cut cut = cut_columns(c, o->part[0].w, most_rows, EXPERT_COLUMNS);
     for (; block >= cut.n; cut = cut_columns(c, o->part[++p].w, most_rows, EXPERT_COLUMNS)) block -= cut.n;
     int apart = task_columns(&cut, o->part[p].w->n_out, block, &col0, &col1);
-    for (int at = o->begin[expert], end = o->begin[expert + 1]; at < end; at += ROW_BLOCK) {
+    int end = o->begin[expert + 1], rows = block_rows(end - o->begin[expert], o->x.width);
+    for (int at = o->begin[expert]; at < end; at += rows) {
         struct linear_call call = {
-            .w = &o->part[p].w[expert], .x = &o->x, .x_row = o->slot_row ? o->slot_row + at : NULL, .x0 = at, .scratch = scratch,
-            .ahead = c->isa->ahead_bytes, .n_rows = end - at < ROW_BLOCK ? end - at : ROW_BLOCK, .y = o->part[p].y + at * o->part[p].y_stride,
+            .w = &o->part[p].w[expert], .x = &o->x, .x_row = o->slot_row ? o->slot_row + at : NULL, .x0 = at,
+            .scratch = (uint8_t *)scratch + SCRATCH_HEAD,
+            .ahead = c->isa->ahead_bytes, .n_rows = end - at < rows ? end - at : rows, .y = o->part[p].y + at * o->part[p].y_stride,
             .y_stride = o->part[p].y_stride, .apart = apart, .y_apart = apart,
         };
         run_columns(&call, col0, col1);
