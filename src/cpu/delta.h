@@ -17,6 +17,7 @@ struct delta_step {
     float *u, *result;              /* [n_columns]; u may be u_before */
     const float *next_k, *next_q, *next_v; /* of the row after it, which is asked for meanwhile; NULL: there is none */
     float *next_result;
+    const float *ahead; /* half of the state of the slice after it, key_dim * n_columns / 2 floats, likewise; NULL: nothing */
 };
 struct delta_fold {
     const float *in; int64_t in_stride;
@@ -24,7 +25,7 @@ struct delta_fold {
     int key_dim, n_columns;
     float decay;
     const float *k, *u;
-    int64_t ahead; /* floats behind `out` of what is fetched meanwhile; 0: nothing */
+    const float *ahead; /* as in delta_step: the other half */
 };
 struct cpu_delta {
     int slice; /* columns that are best taken at once over many rows */

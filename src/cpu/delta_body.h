@@ -30,6 +30,11 @@ static inline void fetch_next(const struct delta_step *s, int i) {
     __builtin_prefetch(s->next_result + i, 1);
 }
 
+/* A slice that is read once comes from memory while the one before it is worked on: of the floats from `ahead` on the share of `line`. */
+static inline void fetch_ahead(const float *ahead, int line) {
+    if (ahead) __builtin_prefetch(ahead + (int64_t)line * LINE, 0, 2);
+}
+
 /* Columns [c, c + n_vectors * V) in one pass over the keys; `first`: no update is still to be added. */
 static inline __attribute__((always_inline)) void pass(const struct delta_step *s, int c, int n_vectors, int first, float qk) {
     vf sk[DELTA_VECTORS], sq[DELTA_VECTORS], ub[DELTA_VECTORS], decay = vf_set(s->decay);
@@ -46,6 +51,7 @@ static inline __attribute__((always_inline)) void pass(const struct delta_step *
         fetch_next(s, i);
         for (end = i + LINE < n ? i + LINE : n; i < end; i++, in += in_stride, out += out_stride) {
             vf k = vf_set(key[i]), q = vf_set(query[i]), kb = first ? k : vf_set(key_before[i]);
+            for (int j = 0; j < n_vectors * V; j += 2 * LINE) fetch_ahead(s->ahead, (i * s->n_columns + c + j) / 2 / LINE);
 #pragma GCC unroll 8
             for (int j = 0; j < n_vectors; j++) {
                 vf x = vf_load(in + j * V);
@@ -112,7 +118,7 @@ static void delta_fold(const struct delta_fold *f) {
         vf k = vf_set(f->k[i]);
         int c = 0;
         for (; c + V <= f->n_columns; c += V) {
-            __builtin_prefetch(out + c + f->ahead, 0, 2);
+            if ((i * f->n_columns + c) % (2 * LINE) == 0) fetch_ahead(f->ahead, (i * f->n_columns + c) / 2 / LINE);
             vf_store(out + c, vf_madd(k, vf_load(f->u + c), d * vf_load(in + c)));
         }
         if (c < f->n_columns) {

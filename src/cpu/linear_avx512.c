@@ -68,21 +68,24 @@ INLINE void stream_q8(const struct linear_call *c, const struct affine_shape *sh
 /* Rows of a set: six, and an even cut of the last twelve. */
 INLINE int rows_of_set(int left) { return left <= DIRECT_ROWS ? left : left < 2 * DIRECT_ROWS ? (left + 1) / 2 : DIRECT_ROWS; }
 
-/* The tiles of streams `first` and the next, R rows: 12 dots and 12 scaled sums in registers, codes unpacked on the way and used by all rows. */
-INLINE void direct_q8(const struct linear_call *c, const struct affine_shape *shape, int col, int first, int row0, const int bits, const int R) {
-    const uint8_t *in0 = affine_tile(c->w, shape, col + first * c->apart), *in1 = affine_tile(c->w, shape, col + (first + 1) * c->apart);
+/* R rows and the tiles of all streams, two at a time: 12 dots and 12 scaled sums in registers, codes unpacked on the way and used by all
+ * rows. A whole group of two streams, then of the other two. */
+INLINE void direct_q8(const struct linear_call *c, const struct affine_shape *shape, int col, int row0, const int bits, const int R) {
+    const uint8_t *in[STREAMS];
     const size_t ahead = (size_t)c->ahead;
     const int8_t *x[DIRECT_ROWS];
     const float *x_scale[DIRECT_ROWS], *x_sum[DIRECT_ROWS];
-    __m512 acc[DIRECT_ROWS][2];
-    for (int r = 0; r < R; r++) {
-        x[r] = call_q8(c, row0 + r), x_scale[r] = call_q8_scale(c, row0 + r), x_sum[r] = call_q8_sum(c, row0 + r);
-        acc[r][0] = acc[r][1] = _mm512_setzero_ps();
+    __m512 acc[STREAMS][DIRECT_ROWS];
+    for (int r = 0; r < R; r++) x[r] = call_q8(c, row0 + r), x_scale[r] = call_q8_scale(c, row0 + r), x_sum[r] = call_q8_sum(c, row0 + r);
+    for (int i = 0; i < STREAMS; i++) {
+        in[i] = affine_tile(c->w, shape, col + i * c->apart);
+        for (int r = 0; r < R; r++) acc[i][r] = _mm512_setzero_ps();
     }
-    for (int g = 0, block = 0; g < shape->n_groups; g++) {
+    for (int g = 0; g < shape->n_groups; g++) {
+        const int block0 = g * shape->group_blocks;
         float sum[DIRECT_ROWS] = {0};
         for (int b = 0; b < shape->group_blocks; b++)
-            for (int r = 0; r < R; r++) sum[r] += x_sum[r][block + b];
+            for (int r = 0; r < R; r++) sum[r] += x_sum[r][block0 + b];
         __asm__ volatile("" ::: "memory"); /* acc and sum stay in memory: there are no registers left */
 #define SUMS(r) __m512 t##r##0 = _mm512_setzero_ps(), t##r##1 = _mm512_setzero_ps();
 #define DOTS(r) __m512i d##r##0 = _mm512_setzero_si512(), d##r##1 = _mm512_setzero_si512();
@@ -100,46 +103,51 @@ INLINE void direct_q8(const struct linear_call *c, const struct affine_shape *sh
 #define ADD(r)                                                                               \
     if (R > r) {                                                                             \
         __m512 x_sum_r = _mm512_set1_ps(sum[r]);                                             \
-        acc[r][0] = _mm512_fmadd_ps(bias0, x_sum_r, _mm512_fmadd_ps(scale0, t##r##0, acc[r][0])); \
-        acc[r][1] = _mm512_fmadd_ps(bias1, x_sum_r, _mm512_fmadd_ps(scale1, t##r##1, acc[r][1])); \
+        acc[i][r] = _mm512_fmadd_ps(bias0, x_sum_r, _mm512_fmadd_ps(scale0, t##r##0, acc[i][r])); \
+        acc[i + 1][r] = _mm512_fmadd_ps(bias1, x_sum_r, _mm512_fmadd_ps(scale1, t##r##1, acc[i + 1][r])); \
     }
-        TILE_ROWS(SUMS)
-        for (int b = 0; b < shape->group_blocks; b++, block++) {
-            TILE_ROWS(DOTS)
-            for (int i = 0; i < bits; i++) prefetch(in0 + i * 64, ahead), prefetch(in1 + i * 64, ahead);
+#pragma GCC unroll 1
+        for (int i = 0; i < STREAMS; i += 2) {
+            const uint8_t *in0 = in[i], *in1 = in[i + 1];
+            TILE_ROWS(SUMS)
+            for (int block = block0; block < block0 + shape->group_blocks; block++) {
+                TILE_ROWS(DOTS)
+                for (int v = 0; v < bits; v++) prefetch(in0 + v * 64, ahead), prefetch(in1 + v * 64, ahead);
 #pragma GCC unroll 8
-            for (int s = 0; s < 8; s++) {
-                __m512i v0 = unpack_step(in0, bits, s), v1 = unpack_step(in1, bits, s);
-                keep(&v0), keep(&v1);
-                TILE_ROWS(STEP)
+                for (int s = 0; s < 8; s++) {
+                    __m512i v0 = unpack_step(in0, bits, s), v1 = unpack_step(in1, bits, s);
+                    keep(&v0), keep(&v1);
+                    TILE_ROWS(STEP)
+                }
+                in0 += shape->block_bytes, in1 += shape->block_bytes;
+                TILE_ROWS(SCALE)
             }
-            in0 += shape->block_bytes, in1 += shape->block_bytes;
-            TILE_ROWS(SCALE)
+            __m512 scale0 = load_scales(in0, shape->scale), bias0 = load_scales(in0 + shape->scale_bytes, shape->scale);
+            __m512 scale1 = load_scales(in1, shape->scale), bias1 = load_scales(in1 + shape->scale_bytes, shape->scale);
+            prefetch(in0, ahead), prefetch(in1, ahead);
+            in[i] = in0 + 2 * shape->scale_bytes, in[i + 1] = in1 + 2 * shape->scale_bytes;
+            TILE_ROWS(ADD)
         }
-        __m512 scale0 = load_scales(in0, shape->scale), bias0 = load_scales(in0 + shape->scale_bytes, shape->scale);
-        __m512 scale1 = load_scales(in1, shape->scale), bias1 = load_scales(in1 + shape->scale_bytes, shape->scale);
-        prefetch(in0, ahead), prefetch(in1, ahead);
-        in0 += 2 * shape->scale_bytes, in1 += 2 * shape->scale_bytes;
-        TILE_ROWS(ADD)
 #undef SUMS
 #undef DOTS
 #undef STEP
 #undef SCALE
 #undef ADD
     }
-    for (int r = 0; r < R; r++) store_stream(c, row0 + r, col, first, acc[r][0]), store_stream(c, row0 + r, col, first + 1, acc[r][1]);
+    for (int i = 0; i < STREAMS; i++)
+        for (int r = 0; r < R; r++) store_stream(c, row0 + r, col, i, acc[i][r]);
 }
 
-INLINE void direct_rows_q8(const struct linear_call *c, const struct affine_shape *shape, int col, int first, const int bits) {
+INLINE void direct_rows_q8(const struct linear_call *c, const struct affine_shape *shape, int col, const int bits) {
     for (int row = 0, left = c->n_rows, n; left > 0; row += n, left -= n) {
         n = rows_of_set(left);
         switch (n) {
-        case 1: direct_q8(c, shape, col, first, row, bits, 1); break;
-        case 2: direct_q8(c, shape, col, first, row, bits, 2); break;
-        case 3: direct_q8(c, shape, col, first, row, bits, 3); break;
-        case 4: direct_q8(c, shape, col, first, row, bits, 4); break;
-        case 5: direct_q8(c, shape, col, first, row, bits, 5); break;
-        default: direct_q8(c, shape, col, first, row, bits, 6); break;
+        case 1: direct_q8(c, shape, col, row, bits, 1); break;
+        case 2: direct_q8(c, shape, col, row, bits, 2); break;
+        case 3: direct_q8(c, shape, col, row, bits, 3); break;
+        case 4: direct_q8(c, shape, col, row, bits, 4); break;
+        case 5: direct_q8(c, shape, col, row, bits, 5); break;
+        default: direct_q8(c, shape, col, row, bits, 6); break;
         }
     }
 }
@@ -150,7 +158,7 @@ INLINE void run_few_q8(const struct linear_call *c, int col0, int col1, const in
         if (!c->apart)
             for (int row = 0; row < c->n_rows; row++) stream_q8(c, &shape, col, row, bits, 1);
         else if (c->n_rows == 1) stream_q8(c, &shape, col, 0, bits, STREAMS);
-        else direct_rows_q8(c, &shape, col, 0, bits), direct_rows_q8(c, &shape, col, 2, bits);
+        else direct_rows_q8(c, &shape, col, bits);
     }
 }
 

@@ -107,8 +107,8 @@ static void run_conv(const struct op_delta *o, const struct delta_group *g) {
     keep_conv(o, g, g->undo ? 0 : g->n_rows, g->conv);
 }
 
-/* A slice: columns [c0, c0 + n) of value head h. ahead: floats from its state to that which this thread will likely take next. */
-struct slice { const struct op_delta *o; const struct delta_group *g; int h, c0, n; int64_t ahead; };
+/* A slice: columns [c0, c0 + n) of value head h. ahead: the state that this thread will likely read next, of a size with its own; or NULL. */
+struct slice { const struct op_delta *o; const struct delta_group *g; int h, c0, n; const float *ahead; };
 
 static const float *slice_key(const struct slice *s, int r) { /* its query lies key_width before it */
     const struct delta_shape *p = &s->o->shape;
@@ -142,7 +142,7 @@ static const float *fold_pending(const struct cpu_delta *d, const struct slice *
         d->fold(&(struct delta_fold){in, *stride, out, out_stride, p->key_dim, s->n,
                                      log->decay[(int64_t)j * p->value_heads + s->h],
                                      log->k + (int64_t)j * key_width(p) + s->h / share * p->key_dim,
-                                     log->u + ((int64_t)j * p->value_heads + s->h) * p->value_dim + s->c0, 0});
+                                     log->u + ((int64_t)j * p->value_heads + s->h) * p->value_dim + s->c0, NULL});
         in = out, *stride = out_stride;
     }
     return in;
@@ -164,7 +164,8 @@ static void run_slice(const struct cpu_delta *d, const struct slice *s, float *s
     int64_t stride;
     const float *in = fold_pending(d, s, buf, &stride);
     int snapshot = 0;
-    struct delta_step t = {.key_dim = p->key_dim, .n_columns = s->n};
+    const int64_t half = (int64_t)p->key_dim * s->n / 2;
+    struct delta_step t = {.key_dim = p->key_dim, .n_columns = s->n, .ahead = s->ahead};
     for (int r = 0; r < g->n_rows; r++) {
         int64_t row = g->row0 + r, at = row * p->value_heads + s->h;
         t.in = in, t.in_stride = stride, t.out = buf, t.out_stride = s->n;
@@ -177,12 +178,18 @@ static void run_slice(const struct cpu_delta *d, const struct slice *s, float *s
         if (g->undo) log_row(s, r, t.decay);
         for (; snapshot < g->n_snapshots && g->snapshots[snapshot].row == r + 1; snapshot++)
             d->fold(&(struct delta_fold){buf, s->n, slice_state(s, g->snapshots[snapshot].state), p->value_dim, p->key_dim,
-                                         s->n, 1.0f, t.k, t.u, 0});
-        in = buf, stride = s->n, t.k_before = t.k, t.u_before = t.u;
+                                         s->n, 1.0f, t.k, t.u, NULL});
+        in = buf, stride = s->n, t.k_before = t.k, t.u_before = t.u, t.ahead = NULL;
     }
     if (g->n_rows && !g->undo)
         d->fold(&(struct delta_fold){buf, s->n, slice_state(s, g->state), p->value_dim, p->key_dim, s->n, 1.0f, t.k_before,
-                                     t.u_before, s->ahead});
+                                     t.u_before, s->ahead ? s->ahead + half : NULL});
+}
+
+/* Few rows: slices are whole heads, and each is read from memory. That of the next task, maybe of the next group; NULL: there is none. */
+static const float *next_state(const struct op_delta *o, const struct delta_group *g, int h) {
+    if (h + 1 < o->shape.value_heads) return g->state + (int64_t)(h + 1) * o->shape.key_dim * o->shape.value_dim;
+    return g + 1 < o->groups + o->n_groups ? g[1].state : NULL;
 }
 
 static void delta_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
@@ -194,9 +201,8 @@ static void delta_run(const struct cpu *c, const struct op *op, int task, void *
         run_conv(o, g);
         return;
     }
-    struct slice s = {o, g, task / per_head, task % per_head * columns, columns, 0};
-    int next = s.h + pool_threads(c->pool); /* a whole head is read once: while it is written the next one comes from memory */
-    if (per_head == 1 && next < o->shape.value_heads) s.ahead = (int64_t)(next - s.h) * o->shape.key_dim * o->shape.value_dim;
+    struct slice s = {o, g, task / per_head, task % per_head * columns, columns, NULL};
+    if (per_head == 1) s.ahead = next_state(o, g, task);
     if (s.n > o->shape.value_dim - s.c0) s.n = o->shape.value_dim - s.c0;
     run_slice(c->isa->delta, &s, scratch);
 }
