@@ -11,7 +11,7 @@ enum {
     LEAST_COLUMNS = 64, MOST_COLUMNS = 512, /* of a task; multiples of every kernel's tile */
     EXPERT_COLUMNS = 128,
     FETCH_BYTES = 256 << 10, /* a part of L2 */
-    ROW_BLOCK = 512, ROW_BYTES = 1 << 20, /* rows of a task: so many, or as many as have so many inputs; about one core's L2 */
+    ROW_BLOCK = 256, ROW_BYTES = 1 << 20, /* rows of a task: so many, or as many as have so many inputs; about one core's L2 */
 };
 
 static int blocks(int n, int size) { return (n + size - 1) / size; }
