@@ -174,7 +174,11 @@ INLINE void scale_chunk(const struct pass *s, const struct place *at, const int 
         EACH_ROW part[r] = t[r];
         return;
     }
-    EACH_ROW acc[r] = to[r];
+    if (s->block0 + first == 0) {
+        EACH_ROW acc[r] = _mm512_setzero_ps();
+    } else {
+        EACH_ROW acc[r] = to[r];
+    }
     add_group(acc, t, p->scale[slot][tile], p->bias[slot][tile], x->sum[0] + row);
     if (group_blocks == 1 && s->n_blocks - first > 1) {
         EACH_ROW t[r] = _mm512_setzero_ps();
@@ -194,6 +198,8 @@ INLINE void fetch(const struct pass *s, const struct place *at, int pairs, const
     if (at->set + 1 == s->n_sets) return;
     const char *inputs = (const char *)(at->x + s->n_pairs);
     for (size_t b = (size_t)tile * 64; b < sizeof(struct inputs); b += TILES * 64) _mm_prefetch(inputs + b, _MM_HINT_T0);
+    const __m512 *acc = s->acc[at->set + 1][tile];
+    for (int r = at->pair; r < ROWS && s->block0; r += pairs) _mm_prefetch((const char *)(acc + r), _MM_HINT_T0);
 }
 
 INLINE void all_rows(const struct pass *s, const int group_blocks) {
@@ -320,7 +326,6 @@ INLINE void run_amx(const struct linear_call *c, int col0, int col1, const int b
         if (tiles > TILES) tiles = TILES;
         const uint8_t *in[TILES];
         for (int i = 0; i < TILES; i++) in[i] = affine_tile(c->w, &shape, s.col + (i < tiles ? i : tiles - 1) * apart);
-        memset(s.acc, 0, (size_t)s.n_sets * sizeof *s.acc);
         if (s.n_sets == 1) {
             s.block0 = 0, s.n_blocks = n_blocks;
             if (c->n_rows <= CHUNK) one_set_of(&s, &shape, in, bits, CHUNK);
