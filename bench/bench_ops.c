@@ -73,12 +73,8 @@ struct walk { const struct cpu *cpu; struct op op[MAX_COPIES]; struct pool_taken
 static void walk(void *arg, int thread, int n_threads) {
     struct walk *w = arg;
     double start = thread_ms();
-    for (int i = 0; i < w->n; i++) {
-        int n = cpu_op_linear.n_tasks(w->cpu, &w->op[i]);
-        memset(w->scratch + (size_t)thread * w->scratch_bytes, 0, SCRATCH_HEAD);
-        for (int t; (t = pool_take(w->taken + i * n_threads, n, thread, n_threads)) >= 0;)
-            cpu_op_linear.run(w->cpu, &w->op[i], t, w->scratch + (size_t)thread * w->scratch_bytes);
-    }
+    for (int i = 0; i < w->n; i++)
+        cpu_op_take(w->cpu, &cpu_op_linear, &w->op[i], w->taken + i * n_threads, thread, n_threads, w->scratch + (size_t)thread * w->scratch_bytes);
     w->ms[thread] = thread_ms() - start;
 }
 

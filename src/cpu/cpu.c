@@ -144,9 +144,7 @@ static void walk_ops(void *arg, int thread, int n_threads) {
         const struct cpu_op *how = op_table[op->kind];
         seam.at = i;
         if (op->wait && i > 0) pool_barrier_with(c->pool, fetch_seam, &seam);
-        memset(scratch, 0, SCRATCH_HEAD);
-        struct pool_taken *taken = c->taken + (size_t)i * (size_t)n_threads;
-        for (int n = how->n_tasks(c, op), task; (task = pool_take(taken, n, thread, n_threads)) >= 0;) how->run(c, op, task, scratch);
+        cpu_op_take(c, how, op, c->taken + (size_t)i * (size_t)n_threads, thread, n_threads, scratch);
     }
 }
 

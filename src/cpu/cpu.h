@@ -5,6 +5,7 @@
 #ifndef CPU_CPU_H
 #define CPU_CPU_H
 #include <stdatomic.h>
+#include <string.h>
 
 #include "backend/backend.h"
 #include "base/pool.h"
@@ -35,6 +36,13 @@ struct cpu_op {
     /* Asks memory for a little of what a task will read, *at bytes on; moves *at. 0: there is no more to ask for. NULL: nothing. */
     int (*fetch)(const struct cpu *c, const struct op *op, int task, size_t *at);
 };
+/* What this thread can get of an op's tasks. taken: one counter for each thread. */
+static inline void cpu_op_take(const struct cpu *c, const struct cpu_op *how, const struct op *op, struct pool_taken *taken, int thread,
+                               int n_threads, void *scratch) {
+    memset(scratch, 0, SCRATCH_HEAD);
+    for (int n = how->n_tasks(c, op), task; (task = pool_take(taken, n, thread, n_threads)) >= 0;) how->run(c, op, task, scratch);
+}
+
 /* op_linear.c */
 extern const struct cpu_op cpu_op_embed, cpu_op_linear, cpu_op_moe_linear;
 /* op_rows.c */

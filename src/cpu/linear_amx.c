@@ -84,8 +84,8 @@ static void lay_out(const struct pass *s, int group_blocks) {
     else lay_out_as(s, 4);
 }
 
-/* Blocks [block0, end) of tile i from its stream `at` on, whole groups or a part of one; `ahead` bytes
- * behind are asked for. Returns where the stream goes on. */
+/* Blocks [block0, end) of tile i from its stream `at` on, whole groups or a part of one; what lies `ahead` bytes behind is asked for.
+ * Returns where the stream goes on. */
 INLINE const uint8_t *fill_tile(struct panel *p, const struct affine_shape *shape, int i, const uint8_t *at, int block0, int end, size_t ahead,
                                 const int ring, const int group_blocks, const int bits) {
     for (int block = block0; block < end; block++) {

@@ -141,14 +141,9 @@ INLINE void direct_q8(const struct linear_call *c, const struct affine_shape *sh
 INLINE void direct_rows_q8(const struct linear_call *c, const struct affine_shape *shape, int col, const int bits) {
     for (int row = 0, left = c->n_rows, n; left > 0; row += n, left -= n) {
         n = rows_of_set(left);
-        switch (n) {
-        case 1: direct_q8(c, shape, col, row, bits, 1); break;
-        case 2: direct_q8(c, shape, col, row, bits, 2); break;
-        case 3: direct_q8(c, shape, col, row, bits, 3); break;
-        case 4: direct_q8(c, shape, col, row, bits, 4); break;
-        case 5: direct_q8(c, shape, col, row, bits, 5); break;
-        default: direct_q8(c, shape, col, row, bits, 6); break;
-        }
+#define CALL(R) direct_q8(c, shape, col, row, bits, R)
+        TILE_CASES(n, CALL)
+#undef CALL
     }
 }
 
@@ -267,14 +262,9 @@ static __attribute__((noinline)) void panel_rows_q8(const struct panel *p, int n
     const struct panel_set *in = p->set;
     for (int left = n_rows, n; left > 0; in++, left -= n, acc += n) {
         n = rows_of_set(left);
-        switch (n) {
-        case 1: panel_q8(p, in, group_blocks, n_groups, &ahead, acc, 1); break;
-        case 2: panel_q8(p, in, group_blocks, n_groups, &ahead, acc, 2); break;
-        case 3: panel_q8(p, in, group_blocks, n_groups, &ahead, acc, 3); break;
-        case 4: panel_q8(p, in, group_blocks, n_groups, &ahead, acc, 4); break;
-        case 5: panel_q8(p, in, group_blocks, n_groups, &ahead, acc, 5); break;
-        default: panel_q8(p, in, group_blocks, n_groups, &ahead, acc, 6); break;
-        }
+#define CALL(R) panel_q8(p, in, group_blocks, n_groups, &ahead, acc, R)
+        TILE_CASES(n, CALL)
+#undef CALL
     }
 }
 
@@ -408,14 +398,9 @@ INLINE void panel_bf16(const struct linear_call *c, struct wide_panel *p, int k0
 
 static __attribute__((noinline)) void panel_rows_bf16(const struct linear_call *c, struct wide_panel *p, int k0, int n) {
     for (int row = 0; row < c->n_rows; row += FMA_ROWS) {
-        switch (c->n_rows - row) {
-        case 1: panel_bf16(c, p, k0, n, row, 1); break;
-        case 2: panel_bf16(c, p, k0, n, row, 2); break;
-        case 3: panel_bf16(c, p, k0, n, row, 3); break;
-        case 4: panel_bf16(c, p, k0, n, row, 4); break;
-        case 5: panel_bf16(c, p, k0, n, row, 5); break;
-        default: panel_bf16(c, p, k0, n, row, 6); break;
-        }
+#define CALL(R) panel_bf16(c, p, k0, n, row, R)
+        TILE_CASES(c->n_rows - row, CALL)
+#undef CALL
     }
 }
 

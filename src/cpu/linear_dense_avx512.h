@@ -150,11 +150,11 @@ INLINE void near_columns(const int kind, const struct linear_call *c, const uint
 /* Few rows: 16 columns of each of four streams. */
 INLINE void far_columns(const int kind, const struct linear_call *c, const uint8_t *w, int col) {
     const size_t row_bytes = c->w->source->row_bytes;
-    __m512 acc[FEW_ROWS][COLUMN_TILE][16];
+    __m512 acc[FEW_ROWS][STREAMS][16];
     for (int i = 0; i < 16; i++)
-        stream_rows(kind, c, w + (size_t)i * row_bytes, (size_t)c->apart * row_bytes, 0, c->n_rows, COLUMN_TILE, &acc[0][0][i], COLUMN_TILE * 16, 16);
+        stream_rows(kind, c, w + (size_t)i * row_bytes, (size_t)c->apart * row_bytes, 0, c->n_rows, STREAMS, &acc[0][0][i], STREAMS * 16, 16);
     for (int r = 0; r < c->n_rows; r++)
-        for (int j = 0; j < COLUMN_TILE; j++) store_columns(c, r, col + j * (int)c->y_apart, 16, reduce(acc[r][j]));
+        for (int j = 0; j < STREAMS; j++) store_columns(c, r, col + j * (int)c->y_apart, 16, reduce(acc[r][j]));
 }
 
 INLINE void run_stream(const int kind, const struct linear_call *c, int col0, int col1) {
@@ -241,14 +241,9 @@ static __attribute__((noinline)) void panel_sets(const struct linear_call *c, st
     for (int set = 0; set < n_sets; set++) {
         const __m512(*x)[STEPS] = p->x[chunk * n_sets + set];
         int row = set * ROW_TILE;
-        switch (n_rows - row) {
-        case 1: panel_set(p, x, row, chunk == 0, n_steps, 1); break;
-        case 2: panel_set(p, x, row, chunk == 0, n_steps, 2); break;
-        case 3: panel_set(p, x, row, chunk == 0, n_steps, 3); break;
-        case 4: panel_set(p, x, row, chunk == 0, n_steps, 4); break;
-        case 5: panel_set(p, x, row, chunk == 0, n_steps, 5); break;
-        default: panel_set(p, x, row, chunk == 0, n_steps, 6); break;
-        }
+#define CALL(R) panel_set(p, x, row, chunk == 0, n_steps, R)
+        TILE_CASES(n_rows - row, CALL)
+#undef CALL
         if (chunk + 1 == panel_chunks(c->w->n_in))
             for (int r = row; r < n_rows && r < row + ROW_TILE; r++)
                 store_columns(c, row0 + r, col, n, reduce(p->acc[r]));

@@ -17,7 +17,7 @@ const struct linear_kernel *const cpu_kernels_avx512[] = {
     AFFINE(avx512, 0, SWAPPED), AFFINE(avx512, 2, PAIR), PAIR(cpu_bf16_avx512),
     &cpu_f32_avx512, PAIR(cpu_f16_avx512), &cpu_any_avx512, NULL,
 };
-/* Tiles from 5 rows on. */
+/* Tiles from 7 rows on: of the class 5-8 that kernel hands the lower half to the one for few rows itself. */
 #define WITH_AMX(bits) &cpu_affine##bits##_amx, &cpu_affine##bits##_avx512[0]
 const struct linear_kernel *const cpu_kernels_amx[] = {
     WITH_AMX(2), WITH_AMX(3), WITH_AMX(4), WITH_AMX(5), WITH_AMX(6), WITH_AMX(8), AFFINE(avx512, 2, PAIR), PAIR(cpu_bf16_amx),

@@ -13,6 +13,17 @@
 #define TILE_LOAD(r) if (R > r) s##r##0 = (p##r)[0], s##r##1 = (p##r)[1], s##r##2 = (p##r)[2], s##r##3 = (p##r)[3];
 #define TILE_STORE(r) if (R > r) (p##r)[0] = s##r##0, (p##r)[1] = s##r##1, (p##r)[2] = s##r##2, (p##r)[3] = s##r##3;
 
+/* CALL(R) with R = n as a constant; more than six are six. */
+#define TILE_CASES(n, CALL)  \
+    switch (n) {             \
+    case 1: CALL(1); break;  \
+    case 2: CALL(2); break;  \
+    case 3: CALL(3); break;  \
+    case 4: CALL(4); break;  \
+    case 5: CALL(5); break;  \
+    default: CALL(6); break; \
+    }
+
 /* The value stays in its register: without this it is loaded again for every row, and one 512-bit load a cycle is all Zen 4 has. */
 INLINE void keep(__m512i *v) { __asm__("" : "+v"(*v)); }
 INLINE void keep_floats(__m512 *v) { __asm__("" : "+v"(*v)); }

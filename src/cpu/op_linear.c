@@ -186,16 +186,25 @@ static int linear_fetch(const struct cpu *c, const struct op *op, int task, size
 
 const struct cpu_op cpu_op_linear = {.n_tasks = linear_tasks, .run = linear_run, .scratch_bytes = linear_scratch, .fetch = linear_fetch};
 
-/* Experts that have rows, and the most rows of one; *expert: which the nth of them is. */
-static int used_experts(const struct op_moe_linear *o, int nth, int *expert, int *most_rows) {
+static int expert_rows(const struct op_moe_linear *o, int expert) { return o->begin[expert + 1] - o->begin[expert]; }
+
+/* Experts that have rows, and the most rows of one. */
+static int used_experts(const struct op_moe_linear *o, int *most_rows) {
     int n = 0;
-    *most_rows = 0, *expert = 0;
+    *most_rows = 0;
     for (int i = 0; i < o->n_experts; i++) {
-        int rows = o->begin[i + 1] - o->begin[i];
+        int rows = expert_rows(o, i);
         if (rows > *most_rows) *most_rows = rows;
-        if (rows > 0 && n++ == nth) *expert = i;
+        n += rows > 0;
     }
     return n;
+}
+
+/* The nth expert that has rows. */
+static int used_expert(const struct op_moe_linear *o, int nth) {
+    int i = 0;
+    while (expert_rows(o, i) == 0 || nth-- > 0) i++;
+    return i;
 }
 
 static int expert_tasks(const struct cpu *c, const struct op_moe_linear *o, int most_rows) {
@@ -206,20 +215,19 @@ static int expert_tasks(const struct cpu *c, const struct op_moe_linear *o, int 
 
 /* Tasks are (expert with rows, part, columns); experts share their shapes. */
 static int moe_tasks(const struct cpu *c, const struct op *op) {
-    int expert, most_rows, n = used_experts(&op->moe_linear, 0, &expert, &most_rows);
+    int most_rows, n = used_experts(&op->moe_linear, &most_rows);
     return n * expert_tasks(c, &op->moe_linear, most_rows);
 }
 
 static void moe_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
     const struct op_moe_linear *o = &op->moe_linear;
-    int expert, most_rows, p = 0, col0, col1;
-    used_experts(o, 0, &expert, &most_rows);
-    int per_expert = expert_tasks(c, o, most_rows), block = task % per_expert;
-    used_experts(o, task / per_expert, &expert, &most_rows);
+    int most_rows, p = 0, col0, col1;
+    used_experts(o, &most_rows);
+    int per_expert = expert_tasks(c, o, most_rows), block = task % per_expert, expert = used_expert(o, task / per_expert);
     struct cut cut = cut_columns(c, o->part[0].w, most_rows, EXPERT_COLUMNS);
     for (; block >= cut.n; cut = cut_columns(c, o->part[++p].w, most_rows, EXPERT_COLUMNS)) block -= cut.n;
     int apart = task_columns(&cut, o->part[p].w->n_out, block, &col0, &col1);
-    int end = o->begin[expert + 1], rows = block_rows(end - o->begin[expert], o->x.width);
+    int end = o->begin[expert + 1], rows = block_rows(expert_rows(o, expert), o->x.width);
     for (int at = o->begin[expert]; at < end; at += rows) {
         struct linear_call call = {
             .w = &o->part[p].w[expert], .x = &o->x, .x_row = o->slot_row ? o->slot_row + at : NULL, .x0 = at,
