@@ -19,6 +19,7 @@ demo: configure
 	@bash tools/demo.sh $(BUILD)/weft
 
 check: all
+	@bash tools/setup.sh cross
 	@bash tools/check.sh $(BUILD)
 
 check-sanitize: setup
