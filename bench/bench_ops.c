@@ -139,10 +139,10 @@ static int bench_linear(struct cpu *cpu, const struct options *o, const double *
             for (size_t h = 0; h < sizeof shapes / sizeof *shapes; h++) {
                 if (o->model && strcmp(o->model, shapes[h].model) != 0) continue;
                 if (copies_new(&c, &stored[s], &shapes[h], k)) return -1;
-                for (size_t r = 0; r < sizeof row_counts / sizeof *row_counts; r++) {
-                    if (row_counts[r] < k->min_rows || row_counts[r] > k->max_rows || (o->rows && o->rows != row_counts[r])) continue;
-                    if (shapes[h].n_out > 100000 && row_counts[r] > 16) continue;
-                    bench_one(cpu, k, &c, &stored[s], &shapes[h], row_counts[r], limit);
+                for (size_t r = 0; r < (o->rows ? 1 : sizeof row_counts / sizeof *row_counts); r++) {
+                    int rows = o->rows ? o->rows : row_counts[r];
+                    if (rows < k->min_rows || rows > k->max_rows || (shapes[h].n_out > 100000 && rows > 16)) continue;
+                    bench_one(cpu, k, &c, &stored[s], &shapes[h], rows, limit);
                 }
                 copies_drop(&c);
             }

@@ -127,7 +127,7 @@ static struct inputs inputs_new(int k) {
             float most = 0;
             int sum = 0, n = k - b * 32 < 32 ? k - b * 32 : 32;
             for (int j = 0; j < n; j++) most = fmaxf(most, fabsf(r->f32[i * k + b * 32 + j]));
-            float scale = most / 127, inverse = scale > 0 ? 1 / scale : 0;
+            float scale = q8_scale_of(most), inverse = scale > 0 ? 1 / scale : 0;
             for (int j = 0; j < n; j++) {
                 int q = (int)rintf(r->f32[i * k + b * 32 + j] * inverse);
                 r->q8[i * r->padded + b * 32 + j] = (int8_t)q, sum += q;

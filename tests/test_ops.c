@@ -30,8 +30,9 @@ static void assert_forms(const struct rows *r, int n) {
             int64_t block = (int64_t)i * (r->padded / 32) + b, sum = 0;
             float most = 0.0f;
             for (int j = b * 32; j < b * 32 + 32 && j < r->width; j++) most = fmaxf(most, fabsf(x[j]));
-            float scale = most / 127.0f, inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-            assert_true(r->q8_scale[block] == scale);
+            float scale = q8_scale_of(most), inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+            assert_true(r->q8_scale[block] == scale && scale <= most / 127.0f && scale >= most / 127.0f * (1.0f - 0x1p-20f));
+            assert_true((double)scale * 0x1.8p23 == (double)(scale * 0x1.8p23f));
             for (int j = b * 32; j < b * 32 + 32; j++) {
                 float v = j < r->width ? x[j] : 0.0f;
                 int code = (int)rintf(v * inverse);

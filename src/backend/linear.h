@@ -48,7 +48,8 @@ struct linear_call {
     int accumulate;        /* y += result, as one addition after the product is complete */
     int ahead;             /* bytes: how far ahead of their use weights are asked for, where rows are few */
     void *scratch;         /* this thread's, linear_kernel.scratch_bytes(...) bytes, 64-byte aligned */
-    int same_rows;         /* scratch is as the same kernel left it behind a call for the same rows of the same x */
+    int same_rows;         /* scratch is as the same kernel left it behind a call for the same rows of the same x and weights of
+                            * the same group size */
 };
 
 struct linear_kernel {

@@ -4,8 +4,9 @@
  * the block, t); acc = fma(s, t, acc); acc = fma(b, sum of the blocks' q8_sum, acc). With bf16 inputs: t = fma(code, x, t) over
  * the group's k in order, the sum of x likewise, then the same.
  *
- * "few" kernels unpack in registers: one row four tiles side by side, more rows two and two. "panel" kernels unpack a panel of codes into L1 once and use it for every row of the call. With int8 inputs, these
- * are first laid out as the dots want them, for all columns of the call: one address serves six rows, and memory is read in order. */
+ * "few" kernels unpack in registers: one row four tiles side by side, more rows two and two. "panel" kernels unpack a panel of codes
+ * into L1 once and use it for every row of the call. With int8 inputs, these are laid out as the dots want them, once for all calls of
+ * the same rows: one address serves six rows, and memory is read in order. */
 #include <immintrin.h>
 #include <limits.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 
 enum {
     PANEL_BLOCKS = 16, PANEL_TILES = 2, /* 16 blocks x 32 columns: 16 KiB of codes */
-    MOST_TILES = 16,    /* that inputs are laid out for: sums of 256 rows are 256 KiB */
+    MOST_PAIRS = 8,     /* sums of 256 rows are 256 KiB */
     DIRECT_ROWS = 6,    /* 6 rows x 2 tiles: 12 dots and their 12 scaled sums in registers */
     FMA_ROWS = 6,       /* 6 rows x 4 tiles of fp32 sums */
 };
@@ -24,6 +25,12 @@ enum {
 INLINE __m512 zero(void) {
     __m512 v;
     __asm__ volatile("vpxord %0, %0, %0" : "=v"(v));
+    return v;
+}
+
+INLINE __m512 load_everywhere(const float *p) { /* by a load port; a copy of a register may take a vector port */
+    __m512 v;
+    __asm__ volatile("vbroadcastss %1, %0" : "=v"(v) : "m"(*p));
     return v;
 }
 
@@ -157,26 +164,45 @@ INLINE void run_few_q8(const struct linear_call *c, int col0, int col1, const in
     }
 }
 
-/* Unpacked codes and scales of PANEL_BLOCKS blocks of 32 columns, and the inputs of all rows for those blocks. */
+/* Sums of dots start at MAGIC, so that their bits are those of the fp32 number MAGIC + dot. The scales of inputs have two bits to spare
+ * (backend/rows.h), so MAGIC * scale is exact, and fma(MAGIC + dot, scale, -MAGIC * scale) is dot * scale rounded once: the first block
+ * of a group takes no conversion from the two vector ports. */
+#define MAGIC 0x1.8p23f
+
+/* Unpacked codes and scales of PANEL_BLOCKS blocks of 32 columns. */
 struct panel {
     __m512i codes[PANEL_BLOCKS][8][PANEL_TILES];
     __m512 scale[PANEL_BLOCKS][PANEL_TILES], bias[PANEL_BLOCKS][PANEL_TILES]; /* [group of the panel] */
-    struct panel_set {
-        int8_t x[DIRECT_ROWS][PANEL_BLOCKS * AFFINE_BLOCK];
-        float scale[DIRECT_ROWS][PANEL_BLOCKS];
-        float sum[DIRECT_ROWS][PANEL_BLOCKS]; /* [b]: of the group that starts with block b */
-    } set[];
+};
+/* Inputs of a set of rows for those blocks. */
+struct panel_set {
+    int8_t x[DIRECT_ROWS][PANEL_BLOCKS * AFFINE_BLOCK];
+    float scale[DIRECT_ROWS][PANEL_BLOCKS], shift[DIRECT_ROWS][PANEL_BLOCKS]; /* shift: -MAGIC * scale */
+    float sum[DIRECT_ROWS][PANEL_BLOCKS]; /* [b]: of the group that starts with block b */
 };
 typedef __m512 panel_acc[PANEL_TILES];
 
 static size_t panel_sets(int n_rows) { return (size_t)(n_rows + DIRECT_ROWS - 1) / DIRECT_ROWS; }
+static size_t panels_of(int n_in) { return (size_t)(n_in + PANEL_BLOCKS * AFFINE_BLOCK - 1) / (PANEL_BLOCKS * AFFINE_BLOCK); }
+
+/* Scratch memory: a panel, the sums [pair of tiles][row], the inputs [panel][set]. */
 static size_t panel_bytes(int n_rows, int n_in) {
-    return (void)n_in, sizeof(struct panel) + panel_sets(n_rows) * sizeof(struct panel_set) + (size_t)n_rows * MOST_TILES * sizeof(__m512);
+    return sizeof(struct panel) + MOST_PAIRS * (size_t)n_rows * sizeof(panel_acc) + panels_of(n_in) * panel_sets(n_rows) * sizeof(struct panel_set);
 }
 
 /* What the next panel is made of, the second tile `apart` behind the first: asked for by `step` bytes with each group of each set,
  * so that memory is at work all the time. */
 struct ahead { const uint8_t *at, *end; size_t apart, step; };
+
+/* One panel of a pair of tiles, the first at column col, for all rows. */
+struct panel_pass {
+    const struct linear_call *c;
+    const struct panel *p;
+    const struct panel_set *in;
+    panel_acc *acc;
+    int col, n_tiles, group_blocks, n_groups, first, last;
+    struct ahead ahead;
+};
 
 INLINE void fill_panel(struct panel *p, const struct affine_shape *shape, int n_tiles, const uint8_t *in, int n_groups, const int bits) {
     for (int i = 0; i < n_tiles; i++) {
@@ -201,27 +227,37 @@ static void fill_sets(const struct linear_call *c, struct panel_set *set, int gr
                 prefetch(x + k, 4 * (size_t)c->x->padded);
                 _mm512_store_si512(set->x[r] + k, _mm512_loadu_si512(x + k));
             }
-            _mm512_store_ps(set->scale[r], _mm512_maskz_loadu_ps(blocks, call_q8_scale(c, row + r) + block0));
+            __m512 scale = _mm512_maskz_loadu_ps(blocks, call_q8_scale(c, row + r) + block0);
+            _mm512_store_ps(set->scale[r], scale);
+            _mm512_store_ps(set->shift[r], _mm512_mul_ps(_mm512_set1_ps(-MAGIC), scale));
             _mm512_store_ps(set->sum[r], sums_of_groups(call_q8_sum(c, row + r) + block0, group_blocks, n_blocks));
         }
     }
 }
 
 /* A set of R rows against the panel. */
-INLINE void panel_q8(const struct panel *p, const struct panel_set *in, int group_blocks, int n_groups, struct ahead *ahead, panel_acc *acc,
-                     const int R) {
+INLINE void panel_q8(struct panel_pass *s, const struct panel_set *in, panel_acc *acc, const int R) {
+    static const float magic = MAGIC;
+    const struct panel *p = s->p;
+    const int group_blocks = s->group_blocks;
 #define SUMS(r) __m512 t##r##0 = zero(), t##r##1 = zero();
-#define DOTS(r) __m512i d##r##0 = (__m512i)zero(), d##r##1 = (__m512i)zero();
+#define DOTS(r) __m512i d##r##0 = (__m512i)load_everywhere(&magic), d##r##1 = (__m512i)load_everywhere(&magic);
 #define STEP(r)                                                              \
     if (R > r) {                                                             \
-        __m512i four = four_inputs(in->x[r] + block * AFFINE_BLOCK + 4 * s); \
+        __m512i four = four_inputs(in->x[r] + block * AFFINE_BLOCK + 4 * s8); \
         dot_bytes(&d##r##0, v0, four), dot_bytes(&d##r##1, v1, four);        \
+    }
+#define SCALE_FIRST(r)                                                       \
+    if (R > r) {                                                             \
+        __m512 scale = _mm512_set1_ps(in->scale[r][block]), shift = _mm512_set1_ps(in->shift[r][block]); \
+        t##r##0 = _mm512_fmadd_ps((__m512)d##r##0, scale, shift);             \
+        t##r##1 = _mm512_fmadd_ps((__m512)d##r##1, scale, shift);             \
     }
 #define SCALE(r)                                                             \
     if (R > r) {                                                             \
-        __m512 scale = _mm512_set1_ps(in->scale[r][block]);                   \
-        t##r##0 = _mm512_fmadd_ps(_mm512_cvtepi32_ps(d##r##0), scale, t##r##0); \
-        t##r##1 = _mm512_fmadd_ps(_mm512_cvtepi32_ps(d##r##1), scale, t##r##1); \
+        __m512 scale = _mm512_set1_ps(in->scale[r][block]), from = _mm512_set1_ps(MAGIC); \
+        t##r##0 = _mm512_fmadd_ps(_mm512_sub_ps((__m512)d##r##0, from), scale, t##r##0); \
+        t##r##1 = _mm512_fmadd_ps(_mm512_sub_ps((__m512)d##r##1, from), scale, t##r##1); \
     }
 #define ADD(r)                                                               \
     if (R > r) {                                                             \
@@ -229,22 +265,26 @@ INLINE void panel_q8(const struct panel *p, const struct panel_set *in, int grou
         acc[r][0] = _mm512_fmadd_ps(bias0, sum, _mm512_fmadd_ps(scale0, t##r##0, acc[r][0])); \
         acc[r][1] = _mm512_fmadd_ps(bias1, sum, _mm512_fmadd_ps(scale1, t##r##1, acc[r][1])); \
     }
-    for (int g = 0, block = 0; g < n_groups; g++) {
-        const uint8_t *at = ahead->at, *end_at = ahead->end - at < (ptrdiff_t)ahead->step ? ahead->end : at + ahead->step;
-        for (; at < end_at; at += 64) prefetch(at, 0), prefetch(at, ahead->apart);
-        ahead->at = at;
+    for (int g = 0, block = 0; g < s->n_groups; g++) {
+        const uint8_t *at = s->ahead.at, *end_at = s->ahead.end - at < (ptrdiff_t)s->ahead.step ? s->ahead.end : at + s->ahead.step;
+        for (; at < end_at; at += 64) prefetch(at, 0), prefetch(at, s->ahead.apart);
+        s->ahead.at = at;
         __asm__ volatile("" ::: "memory"); /* sums of all groups stay in memory: there are no registers left */
         TILE_ROWS(SUMS)
-        for (int end = block + group_blocks; block < end; block++) {
+        for (int b = 0; b < group_blocks; b++, block++) {
             const __m512i(*codes)[PANEL_TILES] = p->codes[block];
             TILE_ROWS(DOTS)
 #pragma GCC unroll 8
-            for (int s = 0; s < 8; s++) {
-                __m512i v0 = codes[s][0], v1 = codes[s][1];
+            for (int s8 = 0; s8 < 8; s8++) {
+                __m512i v0 = codes[s8][0], v1 = codes[s8][1];
                 keep(&v0), keep(&v1);
                 TILE_ROWS(STEP)
             }
-            TILE_ROWS(SCALE)
+            if (b == 0) {
+                TILE_ROWS(SCALE_FIRST)
+            } else {
+                TILE_ROWS(SCALE)
+            }
         }
         __m512 scale0 = p->scale[g][0], scale1 = p->scale[g][1], bias0 = p->bias[g][0], bias1 = p->bias[g][1];
         keep_floats(&scale0), keep_floats(&scale1), keep_floats(&bias0), keep_floats(&bias1);
@@ -253,52 +293,58 @@ INLINE void panel_q8(const struct panel *p, const struct panel_set *in, int grou
 #undef SUMS
 #undef DOTS
 #undef STEP
+#undef SCALE_FIRST
 #undef SCALE
 #undef ADD
 }
 
-static __attribute__((noinline)) void panel_rows_q8(const struct panel *p, int n_rows, int group_blocks, int n_groups, struct ahead ahead,
-                                                    panel_acc *acc) {
-    const struct panel_set *in = p->set;
-    for (int left = n_rows, n; left > 0; in++, left -= n, acc += n) {
-        n = rows_of_set(left);
-#define CALL(R) panel_q8(p, in, group_blocks, n_groups, &ahead, acc, R)
+/* Results go out with the set that completes them, between the dots of others (asking for their lines a set before gained nothing). */
+static __attribute__((noinline)) void panel_rows_q8(struct panel_pass *s) {
+    const struct panel_set *in = s->in;
+    const int n_rows = s->c->n_rows;
+    for (int row = 0, n; row < n_rows; in++, row += n) {
+        panel_acc *acc = s->acc + row;
+        n = rows_of_set(n_rows - row);
+        for (int r = 0; s->first && r < n; r++)
+            for (int i = 0; i < PANEL_TILES; i++) acc[r][i] = _mm512_setzero_ps();
+#define CALL(R) panel_q8(s, in, acc, R)
         TILE_CASES(n, CALL)
 #undef CALL
+        for (int r = 0; s->last && r < n; r++)
+            for (int i = 0; i < s->n_tiles; i++) store_tile(s->c, row + r, s->col + i * AFFINE_TILE, acc[r][i]);
     }
 }
 
-INLINE void run_panel_columns(const struct linear_call *c, int col0, int col1, const int bits) {
+/* Panel after panel along k for MOST_PAIRS pairs of tiles, so that inputs of a panel come from L2. */
+INLINE void run_panel_q8(const struct linear_call *c, int col0, int col1, const int bits) {
     struct affine_shape shape = affine_shape(c->w->source);
+    const int most = PANEL_BLOCKS / shape.group_blocks, width = PANEL_TILES * AFFINE_TILE;
+    const size_t n_sets = panel_sets(c->n_rows);
     struct panel *p = c->scratch;
-    panel_acc *acc = (panel_acc *)(p->set + panel_sets(c->n_rows));
-    int tiles = (col1 - col0 + AFFINE_TILE - 1) / AFFINE_TILE, most = PANEL_BLOCKS / shape.group_blocks;
-    memset(acc, 0, (size_t)((tiles + 1) / PANEL_TILES * c->n_rows) * sizeof *acc);
-    for (int g = 0, n = 0; g < shape.n_groups; g += n) {
-        n = shape.n_groups - g < most ? shape.n_groups - g : most;
-        fill_sets(c, p->set, shape.group_blocks, g * shape.group_blocks, n * shape.group_blocks);
-        for (int i = 0; i < tiles; i += PANEL_TILES) {
-            const uint8_t *in = affine_tile(c->w, &shape, col0 + i * AFFINE_TILE) + (size_t)g * shape.group_bytes;
-            struct ahead ahead = {.at = in + PANEL_TILES * shape.tile_bytes, .apart = shape.tile_bytes};
-            int n_ahead = n;
-            if (i + PANEL_TILES >= tiles) { /* the next groups of the first tiles */
-                ahead.at = affine_tile(c->w, &shape, col0) + (size_t)(g + n) * shape.group_bytes;
-                n_ahead = shape.n_groups - g - n < most ? shape.n_groups - g - n : most;
+    panel_acc *acc = (panel_acc *)(p + 1);
+    struct panel_set *sets = (struct panel_set *)(acc + MOST_PAIRS * (size_t)c->n_rows);
+    for (int first_col = col0, n_pairs; first_col < col1; first_col += n_pairs * width) {
+        n_pairs = (col1 - first_col + width - 1) / width;
+        if (n_pairs > MOST_PAIRS) n_pairs = MOST_PAIRS;
+        struct panel_pass s = {.c = c, .p = p, .in = sets, .group_blocks = shape.group_blocks, .ahead = {.apart = shape.tile_bytes}};
+        for (int g = 0; g < shape.n_groups; g += s.n_groups, s.in += n_sets) {
+            s.n_groups = shape.n_groups - g < most ? shape.n_groups - g : most;
+            s.first = g == 0, s.last = g + s.n_groups == shape.n_groups;
+            if (!c->same_rows && first_col == col0)
+                fill_sets(c, sets + (s.in - sets), shape.group_blocks, g * shape.group_blocks, s.n_groups * shape.group_blocks);
+            for (int i = 0; i < n_pairs; i++) {
+                s.col = first_col + i * width, s.acc = acc + i * c->n_rows;
+                s.n_tiles = col1 - s.col > AFFINE_TILE ? PANEL_TILES : 1;
+                /* The next pair; the first one's next panel; the first panel of what comes behind. */
+                int next_g = i + 1 < n_pairs ? g : s.last ? 0 : g + s.n_groups, n_ahead = shape.n_groups - next_g < most ? shape.n_groups - next_g : most;
+                size_t bytes = (size_t)n_ahead * shape.group_bytes;
+                s.ahead.at = affine_tile(c->w, &shape, i + 1 < n_pairs || s.last ? s.col + width : first_col) + (size_t)next_g * shape.group_bytes;
+                s.ahead.end = s.ahead.at + bytes, s.ahead.step = (bytes / ((size_t)s.n_groups * n_sets) + 64) / 64 * 64;
+                fill_panel(p, &shape, s.n_tiles, affine_tile(c->w, &shape, s.col) + (size_t)g * shape.group_bytes, s.n_groups, bits);
+                panel_rows_q8(&s);
             }
-            size_t bytes = (size_t)n_ahead * shape.group_bytes;
-            ahead.end = ahead.at + bytes, ahead.step = (bytes / ((size_t)n * panel_sets(c->n_rows)) + 64) / 64 * 64;
-            fill_panel(p, &shape, tiles - i < PANEL_TILES ? 1 : PANEL_TILES, in, n, bits);
-            panel_rows_q8(p, c->n_rows, shape.group_blocks, n, ahead, acc + i / PANEL_TILES * c->n_rows);
         }
     }
-    for (int r = 0; r < c->n_rows; r++)
-        for (int i = 0; i < tiles; i++)
-            store_tile(c, r, col0 + i * AFFINE_TILE, acc[i / PANEL_TILES * c->n_rows + r][i % PANEL_TILES]);
-}
-
-INLINE void run_panel_q8(const struct linear_call *c, int col0, int col1, const int bits) {
-    for (int col = col0; col < col1; col += MOST_TILES * AFFINE_TILE)
-        run_panel_columns(c, col, col1 - col < MOST_TILES * AFFINE_TILE ? col1 : col + MOST_TILES * AFFINE_TILE, bits);
 }
 
 /* bf16 inputs: the same over codes widened to fp32. */

@@ -73,13 +73,14 @@ static int task_columns(const struct cut *cut, int n_out, int block, int *col0, 
 }
 
 /* At the head of the scratch memory: whose call was the last of this op. */
-struct last_call { const struct linear_kernel *kernel; int x0, n_rows; };
+struct last_call { const struct linear_kernel *kernel; int group, x0, n_rows; };
 _Static_assert(sizeof(struct last_call) <= SCRATCH_HEAD, "it fits");
 
 static void run_kernel(const struct linear_kernel *kernel, struct linear_call *call, int col0, int col1) {
     struct last_call *last = (void *)((uint8_t *)call->scratch - SCRATCH_HEAD);
-    call->same_rows = last->kernel == kernel && last->x0 == call->x0 && last->n_rows == call->n_rows;
-    *last = (struct last_call){kernel, call->x0, call->n_rows};
+    const int group = call->w->source->group; /* sums of inputs are laid out by groups */
+    call->same_rows = last->kernel == kernel && last->group == group && last->x0 == call->x0 && last->n_rows == call->n_rows;
+    *last = (struct last_call){kernel, group, call->x0, call->n_rows};
     if (!call->apart || call->n_rows <= kernel->stream_rows) {
         kernel->run(call, col0, col1);
         return;

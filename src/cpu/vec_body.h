@@ -138,7 +138,7 @@ static void vec_to_q8(const float *x, int n, int8_t *codes, float *scale, float 
         int m = n - b * Q8_BLOCK < Q8_BLOCK ? n - b * Q8_BLOCK : Q8_BLOCK;
         vi most = {0}; /* as integers, absolute values keep their order and a NaN is above them all */
         for (int i = 0; i < m; i += V) most = vi_max(most, (vi)load_some(p + i, m - i) & 0x7fffffff);
-        float top = float_from_bits((uint32_t)vi_highest(most)), s = top / 127.0f;
+        float top = float_from_bits((uint32_t)vi_highest(most)), s = q8_scale_of(top);
         float inverse = s > 0.0f && s < HUGE_VALF ? 1.0f / s : HUGE_VALF;
         /* Without a finite inverse the codes are 0: a NaN or an infinity speaks through the scale. */
         vi total = {0};
