@@ -376,6 +376,50 @@ static void every_row_class_of_a_weight_has_a_kernel_of_one_arithmetic(void **st
     }
 }
 
+/* What a kernel made of its inputs for one part must not serve another that groups them otherwise. */
+static void parts_of_an_op_may_differ_in_the_size_of_their_groups(void **state) {
+    (void)state;
+    enum { PARTS = 3, N_OUT = 150, K = 256 };
+    static const int rows[] = {1, 4, 8, 12, 16, 40, MAX_ROWS};
+    float *y = malloc(sizeof *y * MAX_ROWS * N_OUT * PARTS), *base = malloc(sizeof *base * MAX_ROWS * N_OUT * PARTS);
+    for (int i = 0; cpu_isas[i]; i++) {
+        if (!chosen(cpu_isas[i])) continue;
+        struct weft_error e;
+        struct cpu c = {.isa = cpu_isas[i], .kernels = cpu_isas[i]->kernels};
+        while (c.kernels[c.n_kernels]) c.n_kernels++;
+        assert_int_equal(pool_new(&c.pool, 1, &e), 0);
+        struct backend b = {.device = &c};
+        struct matrix m[PARTS];
+        struct linear l[PARTS];
+        struct inputs x = inputs_new(K);
+        struct step_limits limits = {.max_rows = MAX_ROWS, .max_width = K};
+        size_t scratch_bytes = cpu_op_linear.scratch_bytes(&c, &limits);
+        void *scratch = mem_map_pages(scratch_bytes);
+        struct op op = {.kind = OP_LINEAR, .linear = {.x = x.rows, .n_parts = PARTS}};
+        for (int p = 0; p < PARTS; p++) {
+            float *part_y = y + p * MAX_ROWS * N_OUT;
+            m[p] = affine_new(4, 32 << (p + 1) % PARTS, DTYPE_BF16, N_OUT, K);
+            assert_int_equal(cpu_linear_choose(&b, &m[p].w, &l[p], &e), 0);
+            l[p].data = mem_map_pages(l[p].data_bytes);
+            l[p].kernel[0]->layout->pack(&m[p].w, l[p].data, 0, N_OUT);
+            assert_true(alone(cpu_isas[i], &m[p], l[p].kernel[0]->arithmetic, &x, base + p * MAX_ROWS * N_OUT));
+            op.linear.part[p].w = &l[p], op.linear.part[p].y = part_y, op.linear.part[p].y_stride = N_OUT;
+        }
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+            struct pool_taken taken = {0};
+            op.linear.n_rows = rows[r];
+            cpu_op_take(&c, &cpu_op_linear, &op, &taken, 0, 1, scratch);
+            for (int p = 0; p < PARTS; p++)
+                assert_same_bits(y + p * MAX_ROWS * N_OUT, base + p * MAX_ROWS * N_OUT, rows[r] * N_OUT, l[p].kernel[0], "a part of an op", rows[r]);
+        }
+        for (int p = 0; p < PARTS; p++) mem_free_pages(l[p].data, l[p].data_bytes), matrix_drop(&m[p]);
+        mem_free_pages(scratch, scratch_bytes);
+        inputs_drop(&x);
+        pool_free(c.pool);
+    }
+    free(y), free(base);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1) only = argv[1];
     const struct CMUnitTest tests[] = {
@@ -383,6 +427,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(every_kernel_for_affine_weights_is_near_fp64_and_the_same_in_any_company),
         cmocka_unit_test(one_arithmetic_gives_the_same_bits_on_every_isa_that_has_it),
         cmocka_unit_test(every_row_class_of_a_weight_has_a_kernel_of_one_arithmetic),
+        cmocka_unit_test(parts_of_an_op_may_differ_in_the_size_of_their_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -326,12 +326,13 @@ INLINE void run_panel_q8(const struct linear_call *c, int col0, int col1, const 
     for (int first_col = col0, n_pairs; first_col < col1; first_col += n_pairs * width) {
         n_pairs = (col1 - first_col + width - 1) / width;
         if (n_pairs > MOST_PAIRS) n_pairs = MOST_PAIRS;
-        struct panel_pass s = {.c = c, .p = p, .in = sets, .group_blocks = shape.group_blocks, .ahead = {.apart = shape.tile_bytes}};
-        for (int g = 0; g < shape.n_groups; g += s.n_groups, s.in += n_sets) {
-            s.n_groups = shape.n_groups - g < most ? shape.n_groups - g : most;
+        struct panel_pass s = {.c = c, .p = p, .group_blocks = shape.group_blocks, .ahead = {.apart = shape.tile_bytes}};
+        struct panel_set *in = sets;
+        for (int g = 0; g < shape.n_groups; g += s.n_groups, in += n_sets) {
+            s.in = in, s.n_groups = shape.n_groups - g < most ? shape.n_groups - g : most;
             s.first = g == 0, s.last = g + s.n_groups == shape.n_groups;
             if (!c->same_rows && first_col == col0)
-                fill_sets(c, sets + (s.in - sets), shape.group_blocks, g * shape.group_blocks, s.n_groups * shape.group_blocks);
+                fill_sets(c, in, shape.group_blocks, g * shape.group_blocks, s.n_groups * shape.group_blocks);
             for (int i = 0; i < n_pairs; i++) {
                 s.col = first_col + i * width, s.acc = acc + i * c->n_rows;
                 s.n_tiles = col1 - s.col > AFFINE_TILE ? PANEL_TILES : 1;
