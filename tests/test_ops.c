@@ -143,6 +143,23 @@ static void a_nan_survives_every_form(void **state) {
         }
 }
 
+/* Kernels multiply scales by 1.5 * 2^23 or not: none may give a number where another has none. */
+static void a_q8_scale_too_large_for_some_kernel_is_infinite(void **state) {
+    (void)state;
+    assert_true(isinf(q8_scale_of(0x1p112f)) && isfinite(q8_scale_of(0x1p110f) * 0x1.8p23f));
+    for (OPS_EACH_ISA(isa)) {
+        struct step_limits l = limits(32);
+        struct ops_device d;
+        if (!ops_open(&d, isa, 1, &l)) continue;
+        struct rows x = rows_new(1, 32, ALL_FORMS);
+        x.f32[7] = -0x1p112f;
+        struct op op = {.kind = OP_CONVERT, .wait = 1, .convert = {x, 0, 1}};
+        ops_run(&d, &op, 1);
+        assert_true(isinf(x.q8_scale[0]) && isnan(x.q8_sum[0]) && x.q8[7] == 0);
+        rows_free(&x), ops_close(&d);
+    }
+}
+
 static double *doubles(float *x, size_t n) {
     double *out = malloc(n * sizeof *out);
     for (size_t i = 0; i < n; i++) out[i] = (double)x[i];
@@ -325,6 +342,7 @@ int main(void) {
         cmocka_unit_test(norms_are_right_and_every_form_is_that_of_the_floats),
         cmocka_unit_test(silu_times_up_is_right_and_in_every_form),
         cmocka_unit_test(a_nan_survives_every_form),
+        cmocka_unit_test(a_q8_scale_too_large_for_some_kernel_is_infinite),
         cmocka_unit_test(norms_give_the_golden_values),
         cmocka_unit_test(the_router_gives_the_golden_experts_and_weights),
         cmocka_unit_test(ties_go_to_the_lowest_expert_and_weights_keep_their_sum_unless_renormalised),

@@ -10,6 +10,7 @@
  * behind it are 0 up to the padded width, and so are the bf16 values. */
 #ifndef BACKEND_ROWS_H
 #define BACKEND_ROWS_H
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -25,10 +26,12 @@ struct rows {
     float *q8_sum;     /* [n][padded / 32] */
     int rest_row;      /* n */
 };
-/* top / 127 with its two lowest bits cleared: products with 1.5 * 2^23 are exact, which spares kernels a conversion. */
+/* top / 127 with its two lowest bits cleared: products with 1.5 * 2^23 are exact, which spares kernels a conversion. Where such a
+ * product would not be finite the scale is infinite, for every kernel alike. */
 static inline float q8_scale_of(float top) {
     float scale = top / 127.0f;
     uint32_t bits;
+    if (scale > 0x1p104f) return HUGE_VALF;
     memcpy(&bits, &scale, sizeof bits);
     bits &= ~(uint32_t)3;
     memcpy(&scale, &bits, sizeof scale);
