@@ -21,10 +21,10 @@ enum {
     FMA_ROWS = 6,       /* 6 rows x 4 tiles of fp32 sums */
 };
 
-/* A move from a register of zeros would take a place of the vector ports. */
-INLINE __m512 zero(void) {
+/* Of no value: written before it is read, in a way that the compiler does not see. */
+INLINE __m512 unset(void) {
     __m512 v;
-    __asm__ volatile("vpxord %0, %0, %0" : "=v"(v));
+    __asm__ volatile("" : "=v"(v)); /* not volatile, all are one, and copied */
     return v;
 }
 
@@ -164,10 +164,9 @@ INLINE void run_few_q8(const struct linear_call *c, int col0, int col1, const in
     }
 }
 
-/* Sums of dots start at MAGIC, so that their bits are those of the fp32 number MAGIC + dot. The scales of inputs have two bits to spare
- * (backend/rows.h), so MAGIC * scale is exact, and fma(MAGIC + dot, scale, -MAGIC * scale) is dot * scale rounded once: the first block
- * of a group takes no conversion from the two vector ports. */
-#define MAGIC 0x1.8p23f
+/* Sums of dots start at DOT_MIDDLE, so that their bits are those of the fp32 number DOT_MIDDLE + dot. The scales of inputs have two bits
+ * to spare (backend/rows.h), so DOT_MIDDLE * scale is exact, and fma(DOT_MIDDLE + dot, scale, -DOT_MIDDLE * scale) is dot * scale rounded
+ * once: the first block of a group takes no conversion from the two vector ports. */
 
 /* Unpacked codes and scales of PANEL_BLOCKS blocks of 32 columns. */
 struct panel {
@@ -177,7 +176,7 @@ struct panel {
 /* Inputs of a set of rows for those blocks. */
 struct panel_set {
     int8_t x[DIRECT_ROWS][PANEL_BLOCKS * AFFINE_BLOCK];
-    float scale[DIRECT_ROWS][PANEL_BLOCKS], shift[DIRECT_ROWS][PANEL_BLOCKS]; /* shift: -MAGIC * scale */
+    float scale[DIRECT_ROWS][PANEL_BLOCKS], shift[DIRECT_ROWS][PANEL_BLOCKS]; /* shift: -DOT_MIDDLE * scale */
     float sum[DIRECT_ROWS][PANEL_BLOCKS]; /* [b]: of the group that starts with block b */
 };
 typedef __m512 panel_acc[PANEL_TILES];
@@ -229,7 +228,7 @@ static void fill_sets(const struct linear_call *c, struct panel_set *set, int gr
             }
             __m512 scale = _mm512_maskz_loadu_ps(blocks, call_q8_scale(c, row + r) + block0);
             _mm512_store_ps(set->scale[r], scale);
-            _mm512_store_ps(set->shift[r], _mm512_mul_ps(_mm512_set1_ps(-MAGIC), scale));
+            _mm512_store_ps(set->shift[r], _mm512_mul_ps(_mm512_set1_ps(-DOT_MIDDLE), scale));
             _mm512_store_ps(set->sum[r], sums_of_groups(call_q8_sum(c, row + r) + block0, group_blocks, n_blocks));
         }
     }
@@ -237,11 +236,11 @@ static void fill_sets(const struct linear_call *c, struct panel_set *set, int gr
 
 /* A set of R rows against the panel. */
 INLINE void panel_q8(struct panel_pass *s, const struct panel_set *in, panel_acc *acc, const int R) {
-    static const float magic = MAGIC;
+    static const float middle = DOT_MIDDLE;
     const struct panel *p = s->p;
     const int group_blocks = s->group_blocks;
-#define SUMS(r) __m512 t##r##0 = zero(), t##r##1 = zero();
-#define DOTS(r) __m512i d##r##0 = (__m512i)load_everywhere(&magic), d##r##1 = (__m512i)load_everywhere(&magic);
+#define SUMS(r) __m512 t##r##0 = unset(), t##r##1 = unset();
+#define DOTS(r) __m512i d##r##0 = (__m512i)load_everywhere(&middle), d##r##1 = (__m512i)load_everywhere(&middle);
 #define STEP(r)                                                              \
     if (R > r) {                                                             \
         __m512i four = four_inputs(in->x[r] + block * AFFINE_BLOCK + 4 * s8); \
@@ -255,7 +254,7 @@ INLINE void panel_q8(struct panel_pass *s, const struct panel_set *in, panel_acc
     }
 #define SCALE(r)                                                             \
     if (R > r) {                                                             \
-        __m512 scale = _mm512_set1_ps(in->scale[r][block]), from = _mm512_set1_ps(MAGIC); \
+        __m512 scale = _mm512_set1_ps(in->scale[r][block]), from = _mm512_set1_ps(DOT_MIDDLE); \
         t##r##0 = _mm512_fmadd_ps(_mm512_sub_ps((__m512)d##r##0, from), scale, t##r##0); \
         t##r##1 = _mm512_fmadd_ps(_mm512_sub_ps((__m512)d##r##1, from), scale, t##r##1); \
     }
