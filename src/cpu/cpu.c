@@ -119,7 +119,7 @@ static int cpu_reserve(struct backend *b, const struct step_limits *l, struct we
 struct walk { struct cpu *c; const struct op *ops; int n; };
 
 /* What a thread does while it waits before op `at`: memory has nothing to do at the seam between two matrices, else. */
-struct seam { const struct walk *w; int at, thread, fetched; size_t bytes; };
+struct seam { _Alignas(64) uint8_t head[SCRATCH_HEAD]; const struct walk *w; int at, thread, fetched, n_tasks; size_t bytes; };
 
 static int fetch_seam(void *arg) {
     struct seam *s = arg;
@@ -127,11 +127,11 @@ static int fetch_seam(void *arg) {
     int next = s->at;
     while (next < s->w->n && !op_table[s->w->ops[next].kind]->fetch) next++;
     if (next == s->w->n) return 0;
-    if (next != s->fetched) s->fetched = next, s->bytes = 0;
     const struct op *op = &s->w->ops[next];
     const struct cpu_op *how = op_table[op->kind];
-    int n = how->n_tasks(c, op), threads = pool_threads(c->pool), task = pool_share(n, s->thread, threads);
-    return task < pool_share(n, s->thread + 1, threads) && how->fetch(c, op, task, &s->bytes);
+    if (next != s->fetched) s->fetched = next, s->bytes = 0, s->n_tasks = how->n_tasks(c, op, s->head);
+    int threads = pool_threads(c->pool), task = pool_share(s->n_tasks, s->thread, threads);
+    return task < pool_share(s->n_tasks, s->thread + 1, threads) && how->fetch(op, s->head, task, &s->bytes);
 }
 
 static void walk_ops(void *arg, int thread, int n_threads) {

@@ -12,7 +12,7 @@
 
 struct cpu_isa;
 
-enum { CPU_MAX_OPS = 1024, SCRATCH_HEAD = 64 };
+enum { CPU_MAX_OPS = 1024, SCRATCH_HEAD = 128 };
 
 struct cpu {
     struct pool *pool;
@@ -29,18 +29,18 @@ struct cpu {
 
 /* How one kind of op runs: n_tasks independent tasks, of which a thread takes neighbours; results do not depend on the cut. */
 struct cpu_op {
-    int (*n_tasks)(const struct cpu *c, const struct op *op);
-    /* scratch: this thread's; its first SCRATCH_HEAD bytes are zero before its first task of an op */
+    /* head: SCRATCH_HEAD bytes of any content, 64-byte aligned, in which it may leave what run and fetch of this op find there */
+    int (*n_tasks)(const struct cpu *c, const struct op *op, void *head);
+    /* scratch: this thread's; it begins with the head, which run may change */
     void (*run)(const struct cpu *c, const struct op *op, int task, void *scratch);
     size_t (*scratch_bytes)(const struct cpu *c, const struct step_limits *l); /* per thread; NULL: none */
     /* Asks memory for a little of what a task will read, *at bytes on; moves *at. 0: there is no more to ask for. NULL: nothing. */
-    int (*fetch)(const struct cpu *c, const struct op *op, int task, size_t *at);
+    int (*fetch)(const struct op *op, const void *head, int task, size_t *at);
 };
 /* What this thread can get of an op's tasks. taken: one counter for each thread. */
 static inline void cpu_op_take(const struct cpu *c, const struct cpu_op *how, const struct op *op, struct pool_taken *taken, int thread,
                                int n_threads, void *scratch) {
-    memset(scratch, 0, SCRATCH_HEAD);
-    for (int n = how->n_tasks(c, op), task; (task = pool_take(taken, n, thread, n_threads)) >= 0;) how->run(c, op, task, scratch);
+    for (int n = how->n_tasks(c, op, scratch), task; (task = pool_take(taken, n, thread, n_threads)) >= 0;) how->run(c, op, task, scratch);
 }
 
 /* op_linear.c */

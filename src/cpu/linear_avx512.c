@@ -15,7 +15,7 @@
 #include "cpu/linear_affine_avx512.h"
 
 enum {
-    PANEL_BLOCKS = 16, PANEL_TILES = 2, /* 16 blocks x 32 columns: 16 KiB of codes */
+    PANEL_BLOCKS = 8, PANEL_TILES = 2, /* 8 blocks x 32 columns: 8 KiB of codes; twice that and three sets of inputs crowd L1 */
     MOST_PAIRS = 8,     /* sums of 256 rows are 256 KiB */
     DIRECT_ROWS = 6,    /* 6 rows x 2 tiles: 12 dots and their 12 scaled sums in registers */
     FMA_ROWS = 6,       /* 6 rows x 4 tiles of fp32 sums */
@@ -196,28 +196,18 @@ struct ahead { const uint8_t *at, *end; size_t apart, step; };
 /* One panel of a pair of tiles, the first at column col, for all rows. */
 struct panel_pass {
     const struct linear_call *c;
-    const struct panel *p;
+    const struct affine_shape *shape;
+    const uint8_t *from; /* the weights of the first tile */
+    struct panel *p;
     const struct panel_set *in;
     panel_acc *acc;
-    int col, n_tiles, group_blocks, n_groups, first, last;
+    int col, n_tiles, n_groups, first, last;
     struct ahead ahead;
 };
 
-INLINE void fill_panel(struct panel *p, const struct affine_shape *shape, int n_tiles, const uint8_t *in, int n_groups, const int bits) {
-    for (int i = 0; i < n_tiles; i++) {
-        const uint8_t *at = in + (size_t)i * shape->tile_bytes;
-        for (int g = 0, block = 0; g < n_groups; g++) {
-            for (int b = 0; b < shape->group_blocks; b++, block++, at += shape->block_bytes)
-#pragma GCC unroll 8
-                for (int s = 0; s < 8; s++) p->codes[block][s][i] = unpack_step(at, bits, s);
-            p->scale[g][i] = load_scales(at, shape->scale), p->bias[g][i] = load_scales(at + shape->scale_bytes, shape->scale);
-            at += 2 * shape->scale_bytes;
-        }
-    }
-}
-
 static void fill_sets(const struct linear_call *c, struct panel_set *set, int group_blocks, int block0, int n_blocks) {
-    __mmask16 blocks = (__mmask16)((1u << n_blocks) - 1);
+    _Static_assert(PANEL_BLOCKS == 8, "the scales of a row are half a vector");
+    __mmask8 blocks = (__mmask8)((1u << n_blocks) - 1);
     for (int row = 0, n; row < c->n_rows; row += n, set++) {
         n = rows_of_set(c->n_rows - row);
         for (int r = 0; r < n; r++) {
@@ -226,19 +216,21 @@ static void fill_sets(const struct linear_call *c, struct panel_set *set, int gr
                 prefetch(x + k, 4 * (size_t)c->x->padded);
                 _mm512_store_si512(set->x[r] + k, _mm512_loadu_si512(x + k));
             }
-            __m512 scale = _mm512_maskz_loadu_ps(blocks, call_q8_scale(c, row + r) + block0);
-            _mm512_store_ps(set->scale[r], scale);
-            _mm512_store_ps(set->shift[r], _mm512_mul_ps(_mm512_set1_ps(-DOT_MIDDLE), scale));
-            _mm512_store_ps(set->sum[r], sums_of_groups(call_q8_sum(c, row + r) + block0, group_blocks, n_blocks));
+            __m256 scale = _mm256_maskz_loadu_ps(blocks, call_q8_scale(c, row + r) + block0);
+            _mm256_store_ps(set->scale[r], scale);
+            _mm256_store_ps(set->shift[r], _mm256_mul_ps(_mm256_set1_ps(-DOT_MIDDLE), scale));
+            _mm256_store_ps(set->sum[r], _mm512_castps512_ps256(sums_of_groups(call_q8_sum(c, row + r) + block0, group_blocks, n_blocks)));
         }
     }
 }
 
-/* A set of R rows against the panel. */
-INLINE void panel_q8(struct panel_pass *s, const struct panel_set *in, panel_acc *acc, const int R) {
+/* A set of R rows against the panel. The first set makes it of codes of `bits` bits, beside the dots, which have the vector ports all
+ * to themselves otherwise; for the others bits is 0. */
+INLINE void panel_q8(struct panel_pass *s, const struct panel_set *in, panel_acc *acc, const int bits, const int R) {
     static const float middle = DOT_MIDDLE;
-    const struct panel *p = s->p;
-    const int group_blocks = s->group_blocks;
+    struct panel *p = s->p;
+    const int group_blocks = s->shape->group_blocks;
+    const uint8_t *from0 = s->from, *from1 = from0 + (s->n_tiles > 1 ? s->shape->tile_bytes : 0);
 #define SUMS(r) __m512 t##r##0 = unset(), t##r##1 = unset();
 #define DOTS(r) __m512i d##r##0 = (__m512i)load_everywhere(&middle), d##r##1 = (__m512i)load_everywhere(&middle);
 #define STEP(r)                                                              \
@@ -271,19 +263,28 @@ INLINE void panel_q8(struct panel_pass *s, const struct panel_set *in, panel_acc
         __asm__ volatile("" ::: "memory"); /* sums of all groups stay in memory: there are no registers left */
         TILE_ROWS(SUMS)
         for (int b = 0; b < group_blocks; b++, block++) {
-            const __m512i(*codes)[PANEL_TILES] = p->codes[block];
+            __m512i(*codes)[PANEL_TILES] = p->codes[block];
             TILE_ROWS(DOTS)
 #pragma GCC unroll 8
             for (int s8 = 0; s8 < 8; s8++) {
-                __m512i v0 = codes[s8][0], v1 = codes[s8][1];
+                __m512i v0 = bits ? unpack_step(from0, bits, s8) : codes[s8][0], v1 = bits ? unpack_step(from1, bits, s8) : codes[s8][1];
                 keep(&v0), keep(&v1);
+                if (bits) codes[s8][0] = v0, codes[s8][1] = v1;
                 TILE_ROWS(STEP)
             }
+            if (bits) from0 += s->shape->block_bytes, from1 += s->shape->block_bytes;
             if (b == 0) {
                 TILE_ROWS(SCALE_FIRST)
             } else {
                 TILE_ROWS(SCALE)
             }
+        }
+        if (bits) {
+            const enum dtype t = s->shape->scale;
+            const size_t each = s->shape->scale_bytes;
+            p->scale[g][0] = load_scales(from0, t), p->scale[g][1] = load_scales(from1, t);
+            p->bias[g][0] = load_scales(from0 + each, t), p->bias[g][1] = load_scales(from1 + each, t);
+            from0 += 2 * each, from1 += 2 * each;
         }
         __m512 scale0 = p->scale[g][0], scale1 = p->scale[g][1], bias0 = p->bias[g][0], bias1 = p->bias[g][1];
         keep_floats(&scale0), keep_floats(&scale1), keep_floats(&bias0), keep_floats(&bias1);
@@ -297,20 +298,25 @@ INLINE void panel_q8(struct panel_pass *s, const struct panel_set *in, panel_acc
 #undef ADD
 }
 
-/* Results go out with the set that completes them, between the dots of others (asking for their lines a set before gained nothing). */
-static __attribute__((noinline)) void panel_rows_q8(struct panel_pass *s) {
-    const struct panel_set *in = s->in;
-    const int n_rows = s->c->n_rows;
-    for (int row = 0, n; row < n_rows; in++, row += n) {
-        panel_acc *acc = s->acc + row;
-        n = rows_of_set(n_rows - row);
-        for (int r = 0; s->first && r < n; r++)
-            for (int i = 0; i < PANEL_TILES; i++) acc[r][i] = _mm512_setzero_ps();
-#define CALL(R) panel_q8(s, in, acc, R)
-        TILE_CASES(n, CALL)
+/* A set of n rows from row on. Results go out with the set that completes them, between the dots of others (asking for their lines a
+ * set before gained nothing). */
+INLINE void set_q8(struct panel_pass *s, const struct panel_set *in, int row, int n, const int bits) {
+    panel_acc *acc = s->acc + row;
+    for (int r = 0; s->first && r < n; r++)
+        for (int i = 0; i < PANEL_TILES; i++) acc[r][i] = _mm512_setzero_ps();
+#define CALL(R) panel_q8(s, in, acc, bits, R)
+    TILE_CASES(n, CALL)
 #undef CALL
-        for (int r = 0; s->last && r < n; r++)
-            for (int i = 0; i < s->n_tiles; i++) store_tile(s->c, row + r, s->col + i * AFFINE_TILE, acc[r][i]);
+    for (int r = 0; s->last && r < n; r++)
+        for (int i = 0; i < s->n_tiles; i++) store_tile(s->c, row + r, s->col + i * AFFINE_TILE, acc[r][i]);
+}
+
+/* The sets behind the first, which ends before row. */
+static __attribute__((noinline)) void more_sets_q8(struct panel_pass *s, int row) {
+    const struct panel_set *in = s->in + 1;
+    for (int n; row < s->c->n_rows; in++, row += n) {
+        n = rows_of_set(s->c->n_rows - row);
+        set_q8(s, in, row, n, 0);
     }
 }
 
@@ -325,7 +331,7 @@ INLINE void run_panel_q8(const struct linear_call *c, int col0, int col1, const 
     for (int first_col = col0, n_pairs; first_col < col1; first_col += n_pairs * width) {
         n_pairs = (col1 - first_col + width - 1) / width;
         if (n_pairs > MOST_PAIRS) n_pairs = MOST_PAIRS;
-        struct panel_pass s = {.c = c, .p = p, .group_blocks = shape.group_blocks, .ahead = {.apart = shape.tile_bytes}};
+        struct panel_pass s = {.c = c, .shape = &shape, .p = p, .ahead = {.apart = shape.tile_bytes}};
         struct panel_set *in = sets;
         for (int g = 0; g < shape.n_groups; g += s.n_groups, in += n_sets) {
             s.in = in, s.n_groups = shape.n_groups - g < most ? shape.n_groups - g : most;
@@ -340,8 +346,10 @@ INLINE void run_panel_q8(const struct linear_call *c, int col0, int col1, const 
                 size_t bytes = (size_t)n_ahead * shape.group_bytes;
                 s.ahead.at = affine_tile(c->w, &shape, i + 1 < n_pairs || s.last ? s.col + width : first_col) + (size_t)next_g * shape.group_bytes;
                 s.ahead.end = s.ahead.at + bytes, s.ahead.step = (bytes / ((size_t)s.n_groups * n_sets) + 64) / 64 * 64;
-                fill_panel(p, &shape, s.n_tiles, affine_tile(c->w, &shape, s.col) + (size_t)g * shape.group_bytes, s.n_groups, bits);
-                panel_rows_q8(&s);
+                s.from = affine_tile(c->w, &shape, s.col) + (size_t)g * shape.group_bytes;
+                int n = rows_of_set(c->n_rows);
+                set_q8(&s, s.in, 0, n, bits);
+                more_sets_q8(&s, n);
             }
         }
     }
@@ -467,18 +475,21 @@ INLINE void run_panel_bf16(const struct linear_call *c, int col0, int col1, cons
     }
 }
 
-#define KERNEL(BITS, FORM, form_, kind, low, high, many, scratch)                                                                \
-    {.name = "affine" #BITS " " #form_ " " #kind, .repr = "affine", .bits = BITS, .layout = &cpu_layout_affine,            \
-     .arithmetic = "fma codes by " #form_, .form = FORM, .min_rows = low, .max_rows = high, .tile = AFFINE_TILE,           \
-     .stream_rows = (many) ? 0 : high, .scratch_bytes = scratch, .run = kind##_##form_##_##BITS}
-#define KERNELS(BITS)                                                                                                      \
-    static void few_q8_##BITS(const struct linear_call *c, int a, int b) { run_few_q8(c, a, b, BITS); }                    \
-    static void panel_q8_##BITS(const struct linear_call *c, int a, int b) { run_panel_q8(c, a, b, BITS); }    \
-    static void few_bf16_##BITS(const struct linear_call *c, int a, int b) { run_few_bf16(c, a, b, BITS); }                \
-    static void panel_bf16_##BITS(const struct linear_call *c, int a, int b) { run_panel_bf16(c, a, b, BITS); } \
-    const struct linear_kernel cpu_affine##BITS##_avx512[4] = {                                                            \
-        KERNEL(BITS, FORM_Q8, q8, few, 1, 32, 0, NULL), KERNEL(BITS, FORM_Q8, q8, panel, 9, INT_MAX, 1, panel_bytes),            \
-        KERNEL(BITS, FORM_BF16, bf16, few, 1, 4, 0, NULL), KERNEL(BITS, FORM_BF16, bf16, panel, 5, INT_MAX, 1, wide_panel_bytes),     \
+#define KERNEL(BITS, FORM, form_, kind, low, high, streams, scratch)                                                             \
+    {.name = "affine" #BITS " " #form_ " " #kind, .repr = "affine", .bits = BITS, .layout = &cpu_layout_affine,                  \
+     .arithmetic = "fma codes by " #form_, .form = FORM, .min_rows = low, .max_rows = high, .tile = AFFINE_TILE,                 \
+     .stream_rows = streams, .scratch_bytes = scratch, .run = kind##_##form_##_##BITS}
+#define KERNELS(BITS)                                                                                                            \
+    static void few_q8_##BITS(const struct linear_call *c, int a, int b) { run_few_q8(c, a, b, BITS); }                          \
+    static void panel_q8_##BITS(const struct linear_call *c, int a, int b) {                                                     \
+        if (c->n_rows <= DIRECT_ROWS) few_q8_##BITS(c, a, b); /* for one set, unpacking once saves nothing, and streams read faster */ \
+        else run_panel_q8(c, a, b, BITS);                                                                                        \
+    }                                                                                                                            \
+    static void few_bf16_##BITS(const struct linear_call *c, int a, int b) { run_few_bf16(c, a, b, BITS); }                      \
+    static void panel_bf16_##BITS(const struct linear_call *c, int a, int b) { run_panel_bf16(c, a, b, BITS); }                  \
+    const struct linear_kernel cpu_affine##BITS##_avx512[4] = {                                                                  \
+        KERNEL(BITS, FORM_Q8, q8, few, 1, 32, 32, NULL), KERNEL(BITS, FORM_Q8, q8, panel, 5, INT_MAX, DIRECT_ROWS, panel_bytes), \
+        KERNEL(BITS, FORM_BF16, bf16, few, 1, 4, 4, NULL), KERNEL(BITS, FORM_BF16, bf16, panel, 5, INT_MAX, 0, wide_panel_bytes), \
     };
 KERNELS(2)
 KERNELS(3)

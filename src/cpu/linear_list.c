@@ -12,7 +12,7 @@
 const struct linear_kernel *const cpu_kernels_avx2[] = {
     AFFINE(avx2, 0, ), AFFINE(avx2, 1, ), PAIR(cpu_bf16_avx2), PAIR(cpu_f32_avx2), PAIR(cpu_f16_avx2), PAIR(cpu_any_avx2), NULL,
 };
-/* From 9 rows on panels: unpacking costs Intel's two vector ports what AMD's other two ports do beside the dots. */
+/* From 7 rows on panels: unpacking costs Intel's two vector ports what AMD's other two ports do beside the dots. */
 const struct linear_kernel *const cpu_kernels_avx512[] = {
     AFFINE(avx512, 0, SWAPPED), AFFINE(avx512, 2, PAIR), PAIR(cpu_bf16_avx512),
     &cpu_f32_avx512, PAIR(cpu_f16_avx512), &cpu_any_avx512, NULL,

@@ -4,7 +4,7 @@
 enum { COLUMNS = 1024, RANKS = 16 }; /* of one task; every t and every y is a sum of its own */
 
 static int down_parts(const struct op *op) { return (op->adapter.rank + RANKS - 1) / RANKS; }
-static int down_tasks(const struct cpu *c, const struct op *op) { return (void)c, op->adapter.n_rows * down_parts(op); }
+static int down_tasks(const struct cpu *c, const struct op *op, void *head) { return (void)c, (void)head, op->adapter.n_rows * down_parts(op); }
 
 static void down_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
     (void)scratch;
@@ -17,7 +17,7 @@ static void down_run(const struct cpu *c, const struct op *op, int task, void *s
 const struct cpu_op cpu_op_adapter_down = {.n_tasks = down_tasks, .run = down_run};
 
 static int up_parts(const struct op *op) { return (op->adapter.n_out + COLUMNS - 1) / COLUMNS; }
-static int up_tasks(const struct cpu *c, const struct op *op) { return (void)c, op->adapter.n_rows * up_parts(op); }
+static int up_tasks(const struct cpu *c, const struct op *op, void *head) { return (void)c, (void)head, op->adapter.n_rows * up_parts(op); }
 
 static void up_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
     const struct op_adapter *o = &op->adapter;
@@ -38,7 +38,7 @@ static size_t up_scratch(const struct cpu *c, const struct step_limits *l) { ret
 const struct cpu_op cpu_op_adapter_up = {.n_tasks = up_tasks, .run = up_run, .scratch_bytes = up_scratch};
 
 /* One task a slot: there are few, and each reads its expert's two matrices once. */
-static int moe_tasks(const struct cpu *c, const struct op *op) { return (void)c, op->moe_adapter.n_slots; }
+static int moe_tasks(const struct cpu *c, const struct op *op, void *head) { return (void)c, (void)head, op->moe_adapter.n_slots; }
 
 static int expert_of(const int32_t *begin, int n_experts, int slot) {
     int low = 0, high = n_experts; /* begin[low] <= slot < begin[high] */

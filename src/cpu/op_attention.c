@@ -50,8 +50,8 @@ static int touched_blocks(const struct attention_group *g) {
     return g->n_rows ? (g->n_before + g->n_rows - 1) / KV_PAGE_ROWS - g->n_before / KV_PAGE_ROWS + 1 : 0;
 }
 
-static int prepare_tasks(const struct cpu *c, const struct op *op) {
-    (void)c;
+static int prepare_tasks(const struct cpu *c, const struct op *op, void *head) {
+    (void)c, (void)head;
     const struct op_attention_prepare *o = &op->attention_prepare;
     int n = 0;
     for (int g = 0; g < o->n_groups; g++) n += touched_blocks(&o->groups[g]) * o->shape.n_kv_heads;
@@ -379,7 +379,8 @@ static void run_split(struct tile *t, const struct cut *cut, int segment, int h0
     }
 }
 
-static int attention_tasks(const struct cpu *c, const struct op *op) {
+static int attention_tasks(const struct cpu *c, const struct op *op, void *head) {
+    (void)head;
     const struct op_attention *o = &op->attention;
     int n = 0;
     struct cuts w = {o, 0, 0};
@@ -420,7 +421,8 @@ const struct cpu_op cpu_op_attention = {.n_tasks = attention_tasks, .run = atten
 
 /* ---- merge: rows of split groups ---- */
 
-static int merge_tasks(const struct cpu *c, const struct op *op) {
+static int merge_tasks(const struct cpu *c, const struct op *op, void *head) {
+    (void)head;
     const struct op_attention *o = &op->attention;
     int n = 0;
     struct cuts w = {o, 0, 0};

@@ -26,8 +26,8 @@ static const float *conv_input(const struct delta_shape *s, const struct delta_g
 static int prepare_units(const struct delta_shape *s) { return 2 * s->key_heads + s->value_heads + 1; }
 static int row_blocks(const struct delta_group *g) { return (g->n_rows + PREPARE_ROWS - 1) / PREPARE_ROWS; }
 
-static int prepare_tasks(const struct cpu *c, const struct op *op) {
-    (void)c;
+static int prepare_tasks(const struct cpu *c, const struct op *op, void *head) {
+    (void)c, (void)head;
     const struct op_delta_prepare *o = &op->delta_prepare;
     int n = 0;
     for (int g = 0; g < o->n_groups; g++) n += row_blocks(&o->groups[g]) * prepare_units(&o->shape);
@@ -85,7 +85,8 @@ static int group_tasks(const struct cpu *c, const struct delta_shape *s, const s
     return s->value_heads * slices_per_head(c, s, g) + 1;
 }
 
-static int delta_tasks(const struct cpu *c, const struct op *op) {
+static int delta_tasks(const struct cpu *c, const struct op *op, void *head) {
+    (void)head;
     int n = 0;
     for (int g = 0; g < op->delta.n_groups; g++) n += group_tasks(c, &op->delta.shape, &op->delta.groups[g]);
     return n;

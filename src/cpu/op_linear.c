@@ -24,7 +24,7 @@ static int block_rows(int n_rows, int width) {
     return n_rows <= most ? n_rows : blocks(blocks(n_rows, blocks(n_rows, most)), 16) * 16;
 }
 
-static int embed_tasks(const struct cpu *c, const struct op *op) { return (void)c, op->embed.n_rows; }
+static int embed_tasks(const struct cpu *c, const struct op *op, void *head) { return (void)c, (void)head, op->embed.n_rows; }
 
 static void embed_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
     (void)c, (void)scratch;
@@ -66,18 +66,24 @@ static struct cut cut_columns(const struct cpu *c, const struct linear *w, int n
 
 /* The columns of task `block`; the apart of its call. */
 static int task_columns(const struct cut *cut, int n_out, int block, int *col0, int *col1) {
-    int rest = cut->apart && block == blocks(cut->apart, cut->width), end = cut->apart && !rest ? cut->apart : n_out;
+    int rest = cut->apart && block * cut->width >= cut->apart, end = cut->apart && !rest ? cut->apart : n_out;
     *col0 = rest ? STREAMS * cut->apart : block * cut->width;
     *col1 = end - *col0 < cut->width || rest ? end : *col0 + cut->width;
     return rest ? 0 : cut->apart;
 }
 
-/* At the head of the scratch memory: whose call was the last of this op. */
-struct last_call { const struct linear_kernel *kernel; int group, x0, n_rows; };
-_Static_assert(sizeof(struct last_call) <= SCRATCH_HEAD, "it fits");
+/* The head of the scratch memory during an op. */
+struct head {
+    struct last_call { const struct linear_kernel *kernel; int group, x0, n_rows; } last;
+    int rows;          /* of a block of rows; of experts: the most rows of one */
+    int n_cuts;        /* tasks of a block of rows, or of an expert */
+    int nth, expert;   /* the nth expert that has rows is this one */
+    struct cut cut[MAX_PARTS];
+};
+_Static_assert(sizeof(struct head) <= SCRATCH_HEAD, "it fits");
 
 static void run_kernel(const struct linear_kernel *kernel, struct linear_call *call, int col0, int col1) {
-    struct last_call *last = (void *)((uint8_t *)call->scratch - SCRATCH_HEAD);
+    struct last_call *last = &((struct head *)(void *)((uint8_t *)call->scratch - SCRATCH_HEAD))->last;
     const int group = call->w->source->group; /* sums of inputs are laid out by groups */
     call->same_rows = last->kernel == kernel && last->group == group && last->x0 == call->x0 && last->n_rows == call->n_rows;
     *last = (struct last_call){kernel, group, call->x0, call->n_rows};
@@ -139,46 +145,48 @@ static size_t linear_scratch(const struct cpu *c, const struct step_limits *l) {
     return SCRATCH_HEAD + most;
 }
 
-/* The part that a task belongs to; *block: which task of it. */
-static int find_part(const struct cpu *c, const struct op_linear *o, int *block, struct cut *cut) {
-    for (int p = 0;; p++) {
-        *cut = cut_columns(c, o->part[p].w, o->n_rows, MOST_COLUMNS);
-        if (*block < cut->n) return p;
-        *block -= cut->n;
-    }
+/* The part that a task of the head's cuts belongs to; *block: which task of it. */
+static int find_part(const struct head *h, int *block) {
+    int p = 0;
+    for (; *block >= h->cut[p].n; p++) *block -= h->cut[p].n;
+    return p;
 }
 
-static int linear_tasks(const struct cpu *c, const struct op *op) {
-    int n = 0;
-    for (int p = 0; p < op->linear.n_parts; p++) n += cut_columns(c, op->linear.part[p].w, op->linear.n_rows, MOST_COLUMNS).n;
-    return n * blocks(op->linear.n_rows, block_rows(op->linear.n_rows, op->linear.x.width));
+static int linear_tasks(const struct cpu *c, const struct op *op, void *head) {
+    const struct op_linear *o = &op->linear;
+    struct head *h = head;
+    *h = (struct head){.rows = block_rows(o->n_rows, o->x.width)};
+    for (int p = 0; p < o->n_parts; p++) {
+        h->cut[p] = cut_columns(c, o->part[p].w, o->n_rows, MOST_COLUMNS);
+        h->n_cuts += h->cut[p].n;
+    }
+    return h->n_cuts * blocks(o->n_rows, h->rows);
 }
 
 static void linear_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
     const struct op_linear *o = &op->linear;
-    int rows = block_rows(o->n_rows, o->x.width), per_rows = linear_tasks(c, op) / blocks(o->n_rows, rows);
-    int row0 = task / per_rows * rows, block = task % per_rows, col0, col1;
-    struct cut cut;
-    int p = find_part(c, o, &block, &cut);
+    const struct head *h = scratch;
+    int row0 = task / h->n_cuts * h->rows, block = task % h->n_cuts, col0, col1, p = find_part(h, &block);
     struct linear_call call = {
         .w = o->part[p].w, .x = &o->x, .x0 = o->x0 + row0, .scratch = (uint8_t *)scratch + SCRATCH_HEAD, .ahead = c->isa->ahead_bytes,
-        .n_rows = o->n_rows - row0 < rows ? o->n_rows - row0 : rows,
+        .n_rows = o->n_rows - row0 < h->rows ? o->n_rows - row0 : h->rows,
         .y = o->part[p].y + row0 * o->part[p].y_stride, .y_stride = o->part[p].y_stride, .accumulate = o->part[p].accumulate,
     };
-    call.y_apart = call.apart = task_columns(&cut, call.w->n_out, block, &col0, &col1);
+    call.y_apart = call.apart = task_columns(&h->cut[p], call.w->n_out, block, &col0, &col1);
     run_columns(&call, col0, col1);
 }
 
 /* Few rows: the streams that a thread begins with. */
-static int linear_fetch(const struct cpu *c, const struct op *op, int task, size_t *at) {
+static int linear_fetch(const struct op *op, const void *head, int task, size_t *at) {
     const struct op_linear *o = &op->linear;
-    struct cut cut;
+    const struct head *h = head;
     int block = task, col0, col1;
     if (o->n_rows > row_class_limit[1]) return 0;
-    const struct linear *w = o->part[find_part(c, o, &block, &cut)].w;
+    const int p = find_part(h, &block);
+    const struct linear *w = o->part[p].w;
     const uint8_t *from = w->data ? w->data : w->source->data;
     size_t column = (w->data ? w->data_bytes : w->source->row_bytes * (size_t)w->n_out) / (size_t)w->n_out;
-    int apart = task_columns(&cut, w->n_out, block, &col0, &col1);
+    int apart = task_columns(&h->cut[p], w->n_out, block, &col0, &col1);
     size_t left = (size_t)((apart ? apart : w->n_out) - col0) * column;
     for (int i = 0; i < (apart ? STREAMS : 1); i++) __builtin_prefetch(from + (size_t)(col0 + i * apart) * column + *at, 0, 2);
     *at += 64;
@@ -189,45 +197,38 @@ const struct cpu_op cpu_op_linear = {.n_tasks = linear_tasks, .run = linear_run,
 
 static int expert_rows(const struct op_moe_linear *o, int expert) { return o->begin[expert + 1] - o->begin[expert]; }
 
-/* Experts that have rows, and the most rows of one. */
-static int used_experts(const struct op_moe_linear *o, int *most_rows) {
-    int n = 0;
-    *most_rows = 0;
+/* Tasks are (expert with rows, part, columns); experts share their shapes. */
+static int moe_tasks(const struct cpu *c, const struct op *op, void *head) {
+    const struct op_moe_linear *o = &op->moe_linear;
+    struct head *h = head;
+    int used = 0;
+    *h = (struct head){.nth = -1, .expert = -1};
     for (int i = 0; i < o->n_experts; i++) {
         int rows = expert_rows(o, i);
-        if (rows > *most_rows) *most_rows = rows;
-        n += rows > 0;
+        if (rows > h->rows) h->rows = rows;
+        used += rows > 0;
     }
-    return n;
+    for (int p = 0; p < o->n_parts; p++) {
+        h->cut[p] = cut_columns(c, o->part[p].w, h->rows, EXPERT_COLUMNS);
+        h->n_cuts += h->cut[p].n;
+    }
+    return used * h->n_cuts;
 }
 
-/* The nth expert that has rows. */
-static int used_expert(const struct op_moe_linear *o, int nth) {
-    int i = 0;
-    while (expert_rows(o, i) == 0 || nth-- > 0) i++;
-    return i;
-}
-
-static int expert_tasks(const struct cpu *c, const struct op_moe_linear *o, int most_rows) {
-    int n = 0;
-    for (int p = 0; p < o->n_parts; p++) n += cut_columns(c, o->part[p].w, most_rows, EXPERT_COLUMNS).n;
-    return n;
-}
-
-/* Tasks are (expert with rows, part, columns); experts share their shapes. */
-static int moe_tasks(const struct cpu *c, const struct op *op) {
-    int most_rows, n = used_experts(&op->moe_linear, &most_rows);
-    return n * expert_tasks(c, &op->moe_linear, most_rows);
+/* The nth expert that has rows: most often the one of the last task, or the next. */
+static int used_expert(const struct op_moe_linear *o, struct head *h, int nth) {
+    if (nth < h->nth) h->nth = h->expert = -1;
+    for (; h->nth < nth; h->nth++)
+        do h->expert++;
+        while (expert_rows(o, h->expert) == 0);
+    return h->expert;
 }
 
 static void moe_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
     const struct op_moe_linear *o = &op->moe_linear;
-    int most_rows, p = 0, col0, col1;
-    used_experts(o, &most_rows);
-    int per_expert = expert_tasks(c, o, most_rows), block = task % per_expert, expert = used_expert(o, task / per_expert);
-    struct cut cut = cut_columns(c, o->part[0].w, most_rows, EXPERT_COLUMNS);
-    for (; block >= cut.n; cut = cut_columns(c, o->part[++p].w, most_rows, EXPERT_COLUMNS)) block -= cut.n;
-    int apart = task_columns(&cut, o->part[p].w->n_out, block, &col0, &col1);
+    struct head *h = scratch;
+    int block = task % h->n_cuts, expert = used_expert(o, h, task / h->n_cuts), col0, col1, p = find_part(h, &block);
+    int apart = task_columns(&h->cut[p], o->part[p].w->n_out, block, &col0, &col1);
     int end = o->begin[expert + 1], rows = block_rows(expert_rows(o, expert), o->x.width);
     for (int at = o->begin[expert]; at < end; at += rows) {
         struct linear_call call = {

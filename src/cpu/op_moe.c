@@ -5,7 +5,7 @@
 
 enum { COLUMNS = 1024 };
 
-static int route_tasks(const struct cpu *c, const struct op *op) { return (void)c, op->moe_route.n_rows > 0; }
+static int route_tasks(const struct cpu *c, const struct op *op, void *head) { return (void)c, (void)head, op->moe_route.n_rows > 0; }
 
 /* One row: probabilities to `p`, then the top_k largest in falling order. A NaN row takes the first experts; its NaN stays in
  * the weights. */
@@ -52,8 +52,8 @@ static size_t route_scratch(const struct cpu *c, const struct step_limits *l) {
 const struct cpu_op cpu_op_moe_route = {.n_tasks = route_tasks, .run = route_run, .scratch_bytes = route_scratch};
 
 static int combine_parts(const struct op *op) { return (op->moe_combine.width + COLUMNS - 1) / COLUMNS; }
-static int combine_tasks(const struct cpu *c, const struct op *op) {
-    return (void)c, op->moe_combine.n_rows * combine_parts(op);
+static int combine_tasks(const struct cpu *c, const struct op *op, void *head) {
+    return (void)c, (void)head, op->moe_combine.n_rows * combine_parts(op);
 }
 
 static void combine_run(const struct cpu *c, const struct op *op, int task, void *scratch) {

@@ -56,7 +56,7 @@ static float *result_place(const struct rows *out, int64_t row, int col0, void *
     return out->forms & FORM_F32 ? out->f32 + row * out->width + col0 : scratch;
 }
 
-static int norm_tasks(const struct cpu *c, const struct op *op) { return (void)c, op->norm.n_rows; }
+static int norm_tasks(const struct cpu *c, const struct op *op, void *head) { return (void)c, (void)head, op->norm.n_rows; }
 
 static void norm_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
     const struct op_norm *o = &op->norm;
@@ -71,8 +71,8 @@ static void norm_run(const struct cpu *c, const struct op *op, int task, void *s
 }
 const struct cpu_op cpu_op_norm = {.n_tasks = norm_tasks, .run = norm_run, .scratch_bytes = row_scratch};
 
-static int convert_tasks(const struct cpu *c, const struct op *op) {
-    return (void)c, op->convert.n_rows * blocks_of(op->convert.x.width, COLUMNS);
+static int convert_tasks(const struct cpu *c, const struct op *op, void *head) {
+    return (void)c, (void)head, op->convert.n_rows * blocks_of(op->convert.x.width, COLUMNS);
 }
 
 static void convert_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
@@ -90,8 +90,8 @@ static int gated_heads(const struct op_gated_norm *o) {
     int together = cpu_heads_together(o->dim, o->n_heads), heads = COLUMNS / 2 / o->dim;
     return together > 1 ? together : heads > 1 ? heads : 1;
 }
-static int gated_norm_tasks(const struct cpu *c, const struct op *op) {
-    return (void)c, op->gated_norm.n_rows * blocks_of(op->gated_norm.n_heads, gated_heads(&op->gated_norm));
+static int gated_norm_tasks(const struct cpu *c, const struct op *op, void *head) {
+    return (void)c, (void)head, op->gated_norm.n_rows * blocks_of(op->gated_norm.n_heads, gated_heads(&op->gated_norm));
 }
 
 static void gated_norm_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
@@ -110,8 +110,8 @@ static void gated_norm_run(const struct cpu *c, const struct op *op, int task, v
 }
 const struct cpu_op cpu_op_gated_norm = {.n_tasks = gated_norm_tasks, .run = gated_norm_run, .scratch_bytes = row_scratch};
 
-static int silu_mul_tasks(const struct cpu *c, const struct op *op) {
-    return (void)c, op->silu_mul.n_rows * blocks_of(op->silu_mul.out.width, COLUMNS);
+static int silu_mul_tasks(const struct cpu *c, const struct op *op, void *head) {
+    return (void)c, (void)head, op->silu_mul.n_rows * blocks_of(op->silu_mul.out.width, COLUMNS);
 }
 
 static void silu_mul_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
@@ -125,7 +125,7 @@ static void silu_mul_run(const struct cpu *c, const struct op *op, int task, voi
 }
 const struct cpu_op cpu_op_silu_mul = {.n_tasks = silu_mul_tasks, .run = silu_mul_run, .scratch_bytes = row_scratch};
 
-static int copy_tasks(const struct cpu *c, const struct op *op) { return (void)c, op->copy.n_rows; }
+static int copy_tasks(const struct cpu *c, const struct op *op, void *head) { return (void)c, (void)head, op->copy.n_rows; }
 
 static void copy_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
     (void)c, (void)scratch;
