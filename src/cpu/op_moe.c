@@ -7,8 +7,8 @@ enum { COLUMNS = 1024 };
 
 static int route_tasks(const struct cpu *c, const struct op *op, void *head) { return (void)c, (void)head, op->moe_route.n_rows > 0; }
 
-/* One row: probabilities to `p`, then the top_k largest in falling order. A NaN row takes the first experts; its NaN stays in
- * the weights. */
+/* One row: probabilities to `p`, and the top_k largest in falling order, of equal ones the first. A NaN row takes the first experts; its
+ * NaN stays in the weights. */
 static void choose(const struct cpu_vec *vec, const struct op_moe_route *o, int row, float *p) {
     const float *logits = o->logits + (int64_t)row * o->n_experts;
     int32_t *expert = o->expert + (int64_t)row * o->top_k;
@@ -18,13 +18,13 @@ static void choose(const struct cpu_vec *vec, const struct op_moe_route *o, int 
     vec->exp(logits, highest, o->n_experts, p);
     for (int e = 0; e < o->n_experts; e++) sum += p[e];
     for (int e = 0; e < o->n_experts; e++) p[e] /= sum;
-    for (int r = 0; r < o->top_k; r++) {
-        int best = -1;
-        for (int e = 0; e < o->n_experts; e++)
-            if (p[e] != -1.0f && (best < 0 || p[e] > p[best])) best = e;
-        expert[r] = best, weight[r] = p[best], kept += p[best];
-        p[best] = -1.0f; /* taken */
+    for (int e = 0, n = 0; e < o->n_experts; e++) {
+        if (n == o->top_k && !(p[e] > weight[n - 1])) continue;
+        int at = n < o->top_k ? n++ : n - 1;
+        for (; at > 0 && p[e] > weight[at - 1]; at--) expert[at] = expert[at - 1], weight[at] = weight[at - 1];
+        expert[at] = e, weight[at] = p[e];
     }
+    for (int r = 0; r < o->top_k; r++) kept += weight[r];
     for (int r = 0; r < o->top_k && o->renormalise; r++) weight[r] /= kept;
 }
 
