@@ -73,6 +73,37 @@ static void logits_that_are_not_finite_are_an_error(void **state) {
     sampler_free(s);
 }
 
+/* A large vocabulary is searched in blocks, by several threads. */
+static void the_largest_of_many_blocks_is_found_wherever_it_lies(void **state) {
+    (void)state;
+    struct pool *pool;
+    assert_int_equal(pool_new(&pool, 3, NULL), 0);
+    struct sampler *s[] = {make(LARGE, NULL), make(LARGE, pool)};
+    float *x = malloc(LARGE * sizeof *x);
+    struct weft_sampling o = plain();
+    o.temperature = 0;
+    const int places[] = {0, 1, 2047, 2048, 20479, 49151, 49152, LARGE - 1};
+    for (int i = 0; i < LARGE; i++) x[i] = noise((uint64_t)i);
+    for (size_t p = 0; p < sizeof places / sizeof *places; p++)
+        for (int threads = 0; threads < 2; threads++) {
+            const int at = places[p];
+            const float before = x[at], last = x[LARGE - 1];
+            x[at] = 2;
+            assert_int_equal(pick(s[threads], x, &o, p), at);
+            x[LARGE - 1] = 2; /* as large, and later */
+            assert_int_equal(pick(s[threads], x, &o, p), at);
+            x[at] = NAN;
+            struct sampler_output out;
+            struct weft_error e;
+            struct sampler_input in = {.logits = x, .o = &o, .n_top = -1};
+            assert_int_equal(sampler_pick(s[threads], &in, &out, &e), WEFT_ERROR_NUMERIC);
+            x[LARGE - 1] = last, x[at] = before;
+        }
+    free(x);
+    sampler_free(s[0]), sampler_free(s[1]);
+    pool_free(pool);
+}
+
 /* Logprobs of everything after bias and penalties. */
 static void logprobs_of(struct sampler *s, const float *x, const struct weft_sampling *o, const int32_t *context, int n,
                         double *out) {
@@ -310,6 +341,7 @@ int main(void) {
         cmocka_unit_test(the_generator_is_philox),
         cmocka_unit_test(temperature_zero_is_the_largest_and_the_lowest_id_on_ties),
         cmocka_unit_test(logits_that_are_not_finite_are_an_error),
+        cmocka_unit_test(the_largest_of_many_blocks_is_found_wherever_it_lies),
         cmocka_unit_test(bias_and_penalties_come_in_order_over_their_own_contexts),
         cmocka_unit_test(every_filter_leaves_what_a_full_sort_leaves),
         cmocka_unit_test(draws_follow_the_tempered_distribution),

@@ -224,8 +224,8 @@ static void fill_sets(const struct linear_call *c, struct panel_set *set, int gr
     }
 }
 
-/* A set of R rows against the panel. The first set makes it of codes of `bits` bits, beside the dots, which have the vector ports all
- * to themselves otherwise; for the others bits is 0. */
+/* A set of R rows against the panel. The first set makes it, of codes of `bits` bits: loads and stores cost nothing beside dots. For
+ * the others bits is 0. */
 INLINE void panel_q8(struct panel_pass *s, const struct panel_set *in, panel_acc *acc, const int bits, const int R) {
     static const float middle = DOT_MIDDLE;
     struct panel *p = s->p;

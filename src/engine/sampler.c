@@ -24,7 +24,7 @@ struct sampler {
     float *block_max;         /* [n_blocks] of max_of */
     atomic_int not_finite;    /* max_of has a NaN or an infinity */
     void (*block)(struct sampler *s, int block);
-    struct pool_taken *taken; /* [threads] */
+    struct pool_taken *taken; size_t taken_bytes; /* [threads] */
     int32_t *count;           /* [vocab], all zero between calls */
     struct ranked *list; int n_list; /* [vocab] the best, in order */
     struct ranked *heap; int n_heap; /* those that come next, in pool_of_ranks */
@@ -41,7 +41,8 @@ int sampler_new(struct sampler **out, int vocab, struct pool *pool, struct weft_
     s->vocab = vocab, s->n_blocks = (vocab + BLOCK - 1) / BLOCK, s->pool = pool;
     s->x = mem_new(n, sizeof *s->x), s->count = mem_new(n, sizeof *s->count);
     s->block_sum = mem_new((size_t)s->n_blocks, sizeof *s->block_sum), s->block_max = mem_new((size_t)s->n_blocks, sizeof *s->block_max);
-    s->taken = mem_new(pool ? (size_t)pool_threads(pool) : 1, sizeof *s->taken);
+    s->taken_bytes = (pool ? (size_t)pool_threads(pool) : 1) * sizeof *s->taken;
+    s->taken = mem_map_pages(s->taken_bytes); /* aligned */
     s->pool_of_ranks = mem_new(n, sizeof *s->pool_of_ranks), s->list = mem_new(n, sizeof *s->list);
     if (!s->x || !s->count || !s->block_sum || !s->block_max || !s->taken || !s->pool_of_ranks || !s->list) {
         sampler_free(s);
@@ -53,7 +54,7 @@ int sampler_new(struct sampler **out, int vocab, struct pool *pool, struct weft_
 
 void sampler_free(struct sampler *s) {
     if (!s) return;
-    mem_free(s->x), mem_free(s->count), mem_free(s->block_sum), mem_free(s->block_max), mem_free(s->taken), mem_free(s->pool_of_ranks), mem_free(s->list);
+    mem_free(s->x), mem_free(s->count), mem_free(s->block_sum), mem_free(s->block_max), mem_free_pages(s->taken, s->taken_bytes), mem_free(s->pool_of_ranks), mem_free(s->list);
     mem_free(s);
 }
 
