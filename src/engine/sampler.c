@@ -54,7 +54,8 @@ int sampler_new(struct sampler **out, int vocab, struct pool *pool, struct weft_
 
 void sampler_free(struct sampler *s) {
     if (!s) return;
-    mem_free(s->x), mem_free(s->count), mem_free(s->block_sum), mem_free(s->block_max), mem_free_pages(s->taken, s->taken_bytes), mem_free(s->pool_of_ranks), mem_free(s->list);
+    mem_free(s->x), mem_free(s->count), mem_free(s->block_sum), mem_free(s->block_max), mem_free(s->pool_of_ranks), mem_free(s->list);
+    mem_free_pages(s->taken, s->taken_bytes);
     mem_free(s);
 }
 
