@@ -5,7 +5,6 @@
 #ifndef CPU_CPU_H
 #define CPU_CPU_H
 #include <stdatomic.h>
-#include <string.h>
 
 #include "backend/backend.h"
 #include "base/pool.h"

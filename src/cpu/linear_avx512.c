@@ -298,9 +298,10 @@ INLINE void panel_q8(struct panel_pass *s, const struct panel_set *in, panel_acc
 #undef ADD
 }
 
-/* A set of n rows from row on. Results go out with the set that completes them, between the dots of others (asking for their lines a
- * set before gained nothing). */
-INLINE void set_q8(struct panel_pass *s, const struct panel_set *in, int row, int n, const int bits) {
+/* The set that begins at row; the row behind it. Results go out with the set that completes them, between the dots of others (asking for
+ * their lines a set before gained nothing). */
+INLINE int set_q8(struct panel_pass *s, const struct panel_set *in, int row, const int bits) {
+    const int n = rows_of_set(s->c->n_rows - row);
     panel_acc *acc = s->acc + row;
     for (int r = 0; s->first && r < n; r++)
         for (int i = 0; i < PANEL_TILES; i++) acc[r][i] = _mm512_setzero_ps();
@@ -309,15 +310,12 @@ INLINE void set_q8(struct panel_pass *s, const struct panel_set *in, int row, in
 #undef CALL
     for (int r = 0; s->last && r < n; r++)
         for (int i = 0; i < s->n_tiles; i++) store_tile(s->c, row + r, s->col + i * AFFINE_TILE, acc[r][i]);
+    return row + n;
 }
 
-/* The sets behind the first, which ends before row. */
+/* The sets behind the first, from row on: one copy for weights of all bits. */
 static __attribute__((noinline)) void more_sets_q8(struct panel_pass *s, int row) {
-    const struct panel_set *in = s->in + 1;
-    for (int n; row < s->c->n_rows; in++, row += n) {
-        n = rows_of_set(s->c->n_rows - row);
-        set_q8(s, in, row, n, 0);
-    }
+    for (const struct panel_set *in = s->in + 1; row < s->c->n_rows; in++) row = set_q8(s, in, row, 0);
 }
 
 /* Panel after panel along k for MOST_PAIRS pairs of tiles, so that inputs of a panel come from L2. */
@@ -347,9 +345,7 @@ INLINE void run_panel_q8(const struct linear_call *c, int col0, int col1, const 
                 s.ahead.at = affine_tile(c->w, &shape, i + 1 < n_pairs || s.last ? s.col + width : first_col) + (size_t)next_g * shape.group_bytes;
                 s.ahead.end = s.ahead.at + bytes, s.ahead.step = (bytes / ((size_t)s.n_groups * n_sets) + 64) / 64 * 64;
                 s.from = affine_tile(c->w, &shape, s.col) + (size_t)g * shape.group_bytes;
-                int n = rows_of_set(c->n_rows);
-                set_q8(&s, s.in, 0, n, bits);
-                more_sets_q8(&s, n);
+                more_sets_q8(&s, set_q8(&s, s.in, 0, bits));
             }
         }
     }

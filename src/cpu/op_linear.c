@@ -75,7 +75,7 @@ static int task_columns(const struct cut *cut, int n_out, int block, int *col0, 
 /* The head of the scratch memory during an op. */
 struct head {
     struct last_call { const struct linear_kernel *kernel; int group, x0, n_rows; } last;
-    int rows;          /* of a block of rows; of experts: the most rows of one */
+    int rows;          /* of a block of rows; not for experts, each of which has its own */
     int n_cuts;        /* tasks of a block of rows, or of an expert */
     int nth, expert;   /* the nth expert that has rows is this one */
     struct cut cut[MAX_PARTS];
@@ -145,6 +145,8 @@ static size_t linear_scratch(const struct cpu *c, const struct step_limits *l) {
     return SCRATCH_HEAD + most;
 }
 
+static void add_cut(struct head *h, int part, struct cut cut) { h->cut[part] = cut, h->n_cuts += cut.n; }
+
 /* The part that a task of the head's cuts belongs to; *block: which task of it. */
 static int find_part(const struct head *h, int *block) {
     int p = 0;
@@ -156,10 +158,7 @@ static int linear_tasks(const struct cpu *c, const struct op *op, void *head) {
     const struct op_linear *o = &op->linear;
     struct head *h = head;
     *h = (struct head){.rows = block_rows(o->n_rows, o->x.width)};
-    for (int p = 0; p < o->n_parts; p++) {
-        h->cut[p] = cut_columns(c, o->part[p].w, o->n_rows, MOST_COLUMNS);
-        h->n_cuts += h->cut[p].n;
-    }
+    for (int p = 0; p < o->n_parts; p++) add_cut(h, p, cut_columns(c, o->part[p].w, o->n_rows, MOST_COLUMNS));
     return h->n_cuts * blocks(o->n_rows, h->rows);
 }
 
@@ -201,17 +200,14 @@ static int expert_rows(const struct op_moe_linear *o, int expert) { return o->be
 static int moe_tasks(const struct cpu *c, const struct op *op, void *head) {
     const struct op_moe_linear *o = &op->moe_linear;
     struct head *h = head;
-    int used = 0;
+    int used = 0, most_rows = 0;
     *h = (struct head){.nth = -1, .expert = -1};
     for (int i = 0; i < o->n_experts; i++) {
         int rows = expert_rows(o, i);
-        if (rows > h->rows) h->rows = rows;
+        if (rows > most_rows) most_rows = rows;
         used += rows > 0;
     }
-    for (int p = 0; p < o->n_parts; p++) {
-        h->cut[p] = cut_columns(c, o->part[p].w, h->rows, EXPERT_COLUMNS);
-        h->n_cuts += h->cut[p].n;
-    }
+    for (int p = 0; p < o->n_parts; p++) add_cut(h, p, cut_columns(c, o->part[p].w, most_rows, EXPERT_COLUMNS));
     return used * h->n_cuts;
 }
 
