@@ -81,6 +81,22 @@ def on_a_terminal_lines_are_edited_and_thinking_is_dimmed():
 
 
 @test
+def ctrl_d_ends_it_also_after_one_that_came_between_two_modes():
+    t = Terminal()
+    t.wait_for(b"> ")
+    time.sleep(0.5)
+    t.type(b"\x00")  # what a terminal makes of Ctrl-D before the editor takes over
+    equal(t.end(b"\x04"), 0)
+    t = Terminal("--no-thinking", "--temperature", "0")
+    t.wait_for(b"> ")
+    t.type(b"Who are you?\r")
+    t.wait_for(b"I am")
+    t.type(b"\x04")
+    t.wait_for(b"> ")
+    equal(t.end(b"\x04"), 0)
+
+
+@test
 def ctrl_c_stops_the_answer_and_not_the_program():
     t = Terminal("--no-thinking", "--temperature", "1.9", "--logit-bias", "12002=-1000,12000=-1000", "--seed", "3")
     t.wait_for(b"> ")

@@ -129,6 +129,11 @@ static char *read_plain(void) {
     return line;
 }
 
+/* Ctrl-D typed while an answer was written reaches the editor as a zero byte, which editline takes for the key that quotes the
+ * next one (terminals without such a key have a zero in its place): the next Ctrl-D would then be text. Bound at every line,
+ * for editline binds the terminal's keys anew as a line begins. */
+static int ignore_zero_bytes(void) { return rl_parse_and_bind("bind ^@ ed-ignore"); }
+
 /* One message: lines joined where they end in a backslash. 0 at the end of the input. */
 static int read_message(const struct chat *c, struct buf *out) {
     buf_clear(out);
@@ -220,6 +225,7 @@ static int run(int argc, char **argv, struct weft_error *e) {
     if (!code) {
         struct sigaction stop = {.sa_handler = on_interrupt}; /* without SA_RESTART: reading a line ends too */
         sigaction(SIGINT, &stop, NULL);
+        if (c.on_terminal) rl_pre_input_hook = (rl_hook_func_t *)ignore_zero_bytes;
         if (c.on_terminal) out_printf("%s; /help tells what else there is\n", r.info.folder);
         code = converse(&c, e);
         run_close(&r);
