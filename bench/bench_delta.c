@@ -11,7 +11,7 @@
 #include "backend/backend.h"
 #include "base/clock.h"
 
-enum { LAYERS = 18, REPEATS = 9 };
+enum { LAYERS = 18, REPEATS = 9, WAIT = 4 };
 
 /* Median time of `n_ops` ops. */
 static double time_ops(struct backend *b, const struct op *ops, int n_ops) {
@@ -47,7 +47,7 @@ int main(int argc, char **argv) {
         return 1;
     }
     size_t c = (size_t)(2 * s.key_heads * s.key_dim + s.value_heads * s.value_dim), n = (size_t)rows, hv = (size_t)s.value_heads;
-    size_t state = hv * (size_t)(s.key_dim * s.value_dim);
+    size_t keys = (size_t)(s.key_heads * s.key_dim), values = hv * (size_t)s.value_dim, state = values * (size_t)s.key_dim;
     float *qkv = floats(n * c), *a = floats(n * hv), *beta_in = floats(n * hv), *weight = floats(4 * c), *rate = floats(hv),
           *bias = floats(hv), *mixed = floats(n * c), *decay = floats(n * hv), *beta = floats(n * hv),
           *out = floats(n * hv * (size_t)s.value_dim);
@@ -65,10 +65,24 @@ int main(int argc, char **argv) {
     double prepare = time_ops(&b, ops, 1), rule = time_ops(&b, ops + 1, 1);
     printf("prompt of %d, one layer: prepare %.3f us a row, rule %.3f us a row, %.0f GFLOP/s of 7 a state element\n", rows,
            prepare * 1e3 / rows, rule * 1e3 / rows, 7.0 * (double)state * rows / rule / 1e6);
-    for (int y = 0; y < LAYERS; y++) group[y].n_rows = 1, ops[2 * y].delta_prepare.n_rows = 1;
-    double step = time_ops(&b, ops, 2 * LAYERS);
-    printf("step, %d layers: %.3f ms, %.1f GB/s of state read and written\n", LAYERS, step,
-           8.0 * (double)state * LAYERS / step / 1e6);
+    /* As caches have it: rows alone wait until there are WAIT of them, then the state is written. */
+    double mean = 0;
+    for (int waiting = 0; waiting <= WAIT; waiting++) {
+        for (int y = 0; y < LAYERS; y++) {
+            struct delta_log *log = &group[y].pending;
+            if (!log->k) *log = (struct delta_log){floats(WAIT * hv), floats(WAIT * keys), floats(WAIT * values), floats(WAIT * c)};
+            group[y].n_rows = 1, group[y].n_pending = waiting, ops[2 * y].delta_prepare.n_rows = 1;
+            group[y].fold = waiting < WAIT ? FOLD_NOTHING : FOLD_ALL;
+            size_t n_before = (size_t)waiting;
+            group[y].log = (struct delta_log){log->decay + n_before * hv, log->k + n_before * keys, log->u + n_before * values,
+                                              log->conv_in + n_before * c};
+        }
+        double step = time_ops(&b, ops, 2 * LAYERS);
+        printf("step, %d layers, %d rows waiting%s: %.3f ms, %.1f GB/s of state\n", LAYERS, waiting, waiting < WAIT ? "" : ", state written", step,
+               (waiting < WAIT ? 4.0 : 8.0) * (double)state * LAYERS / step / 1e6);
+        mean += step / (WAIT + 1);
+    }
+    printf("mean %.3f ms\n", mean);
     backend_cpu.close(&b);
     pool_free(pool);
     return 0;

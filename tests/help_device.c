@@ -72,12 +72,12 @@ static void run_row(const struct op_delta *p, float *state, const struct delta_g
             u[j] = p->beta[row * (size_t)d->value_heads + (size_t)h] * (v[j] - sum);
         }
         fold_row(d, state, h, decay, k, u);
-        if (!g->undo) continue;
+        if (g->fold == FOLD_ALL) continue;
         g->log.decay[i * d->value_heads + h] = decay;
         memcpy(g->log.k + (size_t)(i * d->key_heads + h / per) * (size_t)d->key_dim, k, sizeof(float) * (size_t)d->key_dim);
         memcpy(g->log.u + (size_t)(i * d->value_heads + h) * (size_t)d->value_dim, u, sizeof(float) * (size_t)d->value_dim);
     }
-    if (g->undo)
+    if (g->fold != FOLD_ALL)
         memcpy(g->log.conv_in + (size_t)i * (size_t)channels(d), p->qkv + row * (size_t)channels(d),
                sizeof(float) * (size_t)channels(d));
 }
@@ -96,17 +96,19 @@ static void delta(const struct op_delta *p) {
         const struct delta_group *g = &p->groups[n];
         float state[2048], conv[1024];
         assert_true(n_state <= 2048 && n_conv <= 1024);
-        for (int i = 0; i < g->n_pending; i++) fold_log(d, g->state, &g->pending, i);
         memcpy(state, g->state, n_state * sizeof(float));
+        for (int i = 0; i < g->n_pending; i++) fold_log(d, state, &g->pending, i);
+        if (g->fold == FOLD_PENDING) memcpy(g->state, state, n_state * sizeof(float));
         for (int i = 0, at = 0; i < g->n_rows; i++) {
             run_row(p, state, g, i);
             if (at == g->n_snapshots || g->snapshots[at].row != i + 1) continue;
             memcpy(g->snapshots[at].state, state, n_state * sizeof(float));
             save_conv(p, g, i + 1, g->snapshots[at++].conv);
         }
-        save_conv(p, g, g->undo ? 0 : g->n_rows, conv);
+        if (g->fold == FOLD_NOTHING) continue;
+        save_conv(p, g, g->fold == FOLD_ALL ? g->n_rows : 0, conv);
         memcpy(g->conv, conv, n_conv * sizeof(float));
-        if (!g->undo) memcpy(g->state, state, n_state * sizeof(float));
+        if (g->fold == FOLD_ALL) memcpy(g->state, state, n_state * sizeof(float));
     }
 }
 
@@ -253,6 +255,7 @@ struct sequence *help_stepped(struct cache *c, const int32_t *tokens, int n) {
     struct sequence *s;
     assert_int_equal(sequence_new(&s, c, NULL), 0);
     for (int i = 0; i < n; i++) assert_int_equal(help_step(s, tokens + i, 1, 0, -1), 0);
+    sequence_fold(s);
     return s;
 }
 

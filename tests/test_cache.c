@@ -73,7 +73,7 @@ static void undo_steps_in_a_row_and_mixed_with_others_leave_no_trace(void **stat
             int keep[3], n = 0;
             for (int i = 0; i < 3; i++) {
                 if (help_random(&r) % 4 == 0) continue;
-                int undo = help_random(&r) % 2, rows = 1 + (int)(help_random(&r) % (undo ? 9 : 16));
+                int undo = help_random(&r) % 2, most = undo ? 9 : help_random(&r) % 2 ? 16 : 1, rows = 1 + (int)(help_random(&r) % (uint32_t)most);
                 keep[n] = undo ? (int)(help_random(&r) % (uint32_t)(rows + 1)) : rows;
                 for (int j = 0; j < rows; j++) mine[n][j] = j < keep[n] ? tokens[at[i] + j] : 3000 + j;
                 g[n] = (struct group){.seq = s[i], .n_rows = rows, .tokens = mine[n], .undo = undo};
@@ -92,6 +92,42 @@ static void undo_steps_in_a_row_and_mixed_with_others_leave_no_trace(void **stat
         }
         end(c);
     }
+}
+
+/* The state is written with every fifth row alone only; forks, snapshots and steps of every kind see all rows. */
+static void rows_alone_wait_and_count_as_if_they_did_not(void **state) {
+    (void)state;
+    struct cache *c = make(PLENTY, NULL, 0);
+    size_t bytes = cache_state_bytes(c);
+    uint8_t *was = malloc(bytes);
+    for (int n = 1; n <= 2 * WAIT_ROWS + 3; n++) {
+        struct sequence *s, *f, *whole;
+        struct snapshot *shot;
+        assert_int_equal(sequence_new(&s, c, NULL), 0);
+        assert_int_equal(help_step(s, tokens, 10, 0, -1), 0);
+        for (int i = 0; i < n; i++) {
+            memcpy(was, items_at(&c->states, s->slot), bytes);
+            assert_int_equal(help_step(s, tokens + 10 + i, 1, 0, -1), 0);
+            int written = memcmp(was, items_at(&c->states, s->slot), bytes) != 0;
+            assert_int_equal(written, i % (WAIT_ROWS + 1) == WAIT_ROWS);
+        }
+        assert_int_equal(sequence_fork(&f, s, NULL), 0);
+        assert_int_equal(help_step(f, tokens + 10 + n, 6, 1, 2), 0);
+        assert_int_equal(help_step(f, tokens + 12 + n, 1, 0, -1), 0);
+        assert_int_equal(help_step(f, tokens + 13 + n, 7, 0, -1), 0);
+        assert_int_equal(sequence_new(&whole, c, NULL), 0);
+        assert_int_equal(help_step(whole, tokens, 20 + n, 0, -1), 0);
+        help_assert_same(f, whole);
+        sequence_free(whole);
+        assert_int_equal(sequence_new(&whole, c, NULL), 0);
+        assert_int_equal(help_step(whole, tokens, 10 + n, 0, -1), 0);
+        assert_int_equal(sequence_snapshot(&shot, s, NULL), 0);
+        assert_memory_equal(items_at(&c->snapshots, shot->slot), items_at(&c->states, whole->slot), bytes);
+        help_assert_same(s, whole);
+        snapshot_free(shot), sequence_free(s), sequence_free(f), sequence_free(whole);
+    }
+    free(was);
+    end(c);
 }
 
 static void a_fork_shares_pages_and_neither_sees_what_the_other_writes(void **state) {
@@ -406,6 +442,7 @@ static int run_group(struct backend *b) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(after_every_keep_a_sequence_is_as_if_it_had_stepped_the_kept_rows),
         cmocka_unit_test(undo_steps_in_a_row_and_mixed_with_others_leave_no_trace),
+        cmocka_unit_test(rows_alone_wait_and_count_as_if_they_did_not),
         cmocka_unit_test(a_fork_shares_pages_and_neither_sees_what_the_other_writes),
         cmocka_unit_test(mtp_rows_have_their_own_count_and_provisional_ones_are_overwritten),
         cmocka_unit_test(positions_go_on_behind_the_largest_and_are_given_back),

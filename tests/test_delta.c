@@ -59,7 +59,7 @@ static void assert_same_seq(const struct shape *s, const struct seq *a, const st
 
 static struct delta_group group_of(struct seq *q, int row0, int n, int undo) {
     struct delta_group g = {.row0 = row0, .n_rows = n, .state = q->state, .conv = q->conv, .pending = q->log[q->turn],
-                            .n_pending = q->n_pending, .log = q->log[!q->turn], .undo = undo};
+                            .n_pending = q->n_pending, .log = q->log[!q->turn], .fold = undo ? FOLD_PENDING : FOLD_ALL};
     return g;
 }
 static void keep(struct seq *q, int undo, int n) {
@@ -220,6 +220,43 @@ static void rows_kept_of_an_undo_step_equal_having_stepped_them(void **state) {
                     }
                     assert_same_seq(&s, &q, &plain);
                     seq_free(&q), seq_free(&plain);
+                }
+            inputs_free(&in), free(out), free(want), ops_close(&d);
+        }
+}
+
+/* Rows alone leave the state as it is, whatever comes behind them. */
+static void rows_that_wait_equal_rows_in_the_state(void **state) {
+    (void)state;
+    enum { WAIT = 6, NEXT = 3 };
+    for (OPS_EACH_ISA(isa))
+        for (int i = 0; i < N_SHAPES; i++) {
+            struct shape s = shape_at(i);
+            struct ops_device d;
+            if (!open_for(&d, isa, 2, &s)) continue;
+            struct inputs in = inputs_new(&s, WAIT + NEXT, 13);
+            float *out = ops_new((size_t)(NEXT * s.values)), *want = ops_new((size_t)(NEXT * s.values));
+            for (int waiting = 0; waiting <= WAIT; waiting++)
+                for (int way = 0; way < 4; way++) { /* next: a row, rows, rows to undo, only folding */
+                    struct seq q = seq_new(&s, 9), plain = seq_new(&s, 9), before = seq_new(&s, 9);
+                    for (int r = 0; r < waiting; r++) {
+                        struct delta_group g = group_of(&q, 0, 1, 0);
+                        g.fold = FOLD_NOTHING, g.n_pending = r, g.log = g.pending;
+                        g.log.decay += r * s.d.value_heads, g.log.k += r * s.keys, g.log.u += r * s.values, g.log.conv_in += r * s.c;
+                        run_groups(&d, &s, &in, r, 1, &g, 1, out);
+                        run(&d, &s, &in, &plain, r, 1, 0, want);
+                        assert_memory_equal(out, want, (size_t)s.values * sizeof *out);
+                    }
+                    assert_same_seq(&s, &q, &before);
+                    q.n_pending = waiting;
+                    const int n = way == 0 ? 1 : way == 3 ? 0 : NEXT, undo = way == 2;
+                    run(&d, &s, &in, &q, waiting, n, undo, out);
+                    keep(&q, undo, n);
+                    if (undo) run(&d, &s, &in, &q, 0, 0, 0, NULL);
+                    if (n) run(&d, &s, &in, &plain, waiting, n, 0, want);
+                    assert_memory_equal(out, want, (size_t)(n * s.values) * sizeof *out);
+                    assert_same_seq(&s, &q, &plain);
+                    seq_free(&q), seq_free(&plain), seq_free(&before);
                 }
             inputs_free(&in), free(out), free(want), ops_close(&d);
         }
@@ -413,6 +450,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_chunk_equals_its_rows_in_any_cut),
         cmocka_unit_test(rows_kept_of_an_undo_step_equal_having_stepped_them),
+        cmocka_unit_test(rows_that_wait_equal_rows_in_the_state),
         cmocka_unit_test(a_snapshot_equals_the_state_of_a_run_that_ends_there),
         cmocka_unit_test(packed_groups_equal_each_alone_for_any_number_of_threads),
         cmocka_unit_test(single_steps_4096_of_them_stay_within_a_thousandth_of_fp64),

@@ -45,8 +45,9 @@ struct delta_group {
     int row0, n_rows;
     float *state;         /* [Hv][Dk][Dv], read and, after folding, written */
     float *conv;          /* [Kc-1][C], oldest first */
-    struct delta_log pending; int n_pending; /* kept rows of the last step, to be folded into state and conv first */
-    struct delta_log log; int undo;          /* undo: this step's rows go to `log`; state and conv stop at the pending rows */
+    struct delta_log pending; int n_pending; /* rows of steps before that state and conv do not have yet */
+    enum { FOLD_ALL, FOLD_PENDING, FOLD_NOTHING } fold; /* which rows they have after this step: the pending and its own; */
+    struct delta_log log;                    /* the pending ones, and its own go here; or no more, likewise, and state is only read */
     struct delta_snapshot *snapshots; int n_snapshots;
 };
 struct delta_shape { int key_heads, value_heads, key_dim, value_dim, conv_kernel; };
@@ -67,8 +68,8 @@ struct op_delta_prepare {
 
 /* The recurrence. Per value head h (key head h / (Hv/Hk)), row by row:
  *   S = decay S; u = beta (v - S'k); out = S'q + (q'k) u; S = S + k u'
- * sums over the key index in one fixed order. Then conv state, logs and snapshots as delta_group says.
- * n_rows = 0 in every group folds pending rows only. */
+ * sums over the key index in one fixed order, whether a row is in S or pending. Then conv state, logs and snapshots as delta_group
+ * says; snapshots are not for FOLD_NOTHING. n_rows = 0 in every group folds pending rows only. */
 struct op_delta {
     struct delta_shape shape;
     const float *qkv;     /* [n][C] inputs of the convolution, for conv state and log */

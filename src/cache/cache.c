@@ -11,17 +11,27 @@ static size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * u
 /* Large items begin on a page of the system, so that freeing one gives all of it back. */
 static size_t item_size(size_t bytes) { return round_up(bytes, bytes >= 65536 ? 4096 : 64); }
 
+static size_t key_values(const struct delta_shape *d) { return (size_t)d->key_heads * (size_t)d->key_dim; }
+static size_t value_values(const struct delta_shape *d) { return (size_t)d->value_heads * (size_t)d->value_dim; }
+static size_t channels(const struct delta_shape *d) { return 2 * key_values(d) + value_values(d); }
+
+static struct log_layout layout_log(const struct delta_shape *d, int n_rows) {
+    struct log_layout l;
+    size_t n = (size_t)n_rows * sizeof(float);
+    l.k = round_up(n * (size_t)d->value_heads, 64);
+    l.u = l.k + round_up(n * key_values(d), 64);
+    l.conv = l.u + round_up(n * value_values(d), 64);
+    l.layer_bytes = l.conv + round_up(n * channels(d), 64);
+    return l;
+}
+
 static void layout_delta(struct delta_layout *l, const struct cache_shape *s, int max_undo_rows) {
     const struct delta_shape *d = &s->delta;
-    size_t hv = (size_t)d->value_heads, keys = (size_t)d->key_heads * (size_t)d->key_dim, values = hv * (size_t)d->value_dim;
-    size_t channels = 2 * keys + values, n = (size_t)max_undo_rows, f = sizeof(float);
-    l->conv = round_up(values * (size_t)d->key_dim * f, 64);
-    l->layer_bytes = l->conv + round_up((size_t)(d->conv_kernel > 1 ? d->conv_kernel - 1 : 0) * channels * f, 64);
-    l->log_k = round_up(n * hv * f, 64);
-    l->log_u = l->log_k + round_up(n * keys * f, 64);
-    l->log_conv = l->log_u + round_up(n * values * f, 64);
-    l->log_layer_bytes = l->log_conv + round_up(n * channels * f, 64);
-    if (s->n_delta == 0) *l = (struct delta_layout){0};
+    *l = (struct delta_layout){0};
+    if (s->n_delta == 0) return;
+    l->conv = round_up(value_values(d) * (size_t)d->key_dim * sizeof(float), 64);
+    l->layer_bytes = l->conv + round_up((size_t)(d->conv_kernel > 1 ? d->conv_kernel - 1 : 0) * channels(d) * sizeof(float), 64);
+    l->undo = layout_log(d, max_undo_rows), l->wait = layout_log(d, WAIT_ROWS);
 }
 
 static struct kv_scheme plain_scheme(const struct cache_shape *s) {
@@ -44,9 +54,10 @@ void cache_sizes(const struct cache_shape *shape, const struct cache_options *o,
         else out->page += bytes, out->low_page += layer_page_bytes(shape, &plain);
     }
     out->page = item_size(out->page), out->low_page = item_size(out->low_page), out->mtp_page = item_size(out->mtp_page);
-    out->state = item_size((size_t)shape->n_delta * l.layer_bytes);
-    out->log = item_size(2 * (size_t)shape->n_delta * l.log_layer_bytes);
-    out->snapshot = out->state + (size_t)shape->hidden * sizeof(float);
+    size_t layers = (size_t)shape->n_delta;
+    out->state = item_size(layers * (l.layer_bytes + l.wait.layer_bytes));
+    out->log = item_size(2 * layers * l.undo.layer_bytes);
+    out->snapshot = item_size(layers * l.layer_bytes) + (size_t)shape->hidden * sizeof(float);
     out->fixed = sizeof(struct cache);
 }
 
@@ -101,7 +112,8 @@ static int open_pools(struct cache *c, struct weft_error *e) {
     if (!code) code = items_open(&c->states, c, size.state, all, e);
     if (!code && size.log) code = items_open(&c->logs, c, size.log, all, e);
     size_t fit = for_snapshots / (size.snapshot ? size.snapshot : 1);
-    if (!code) code = items_open(&c->snapshots, c, size.state, size.state ? fit * size.state : 0, e);
+    size_t snapshot = item_size(cache_state_bytes(c));
+    if (!code) code = items_open(&c->snapshots, c, snapshot, snapshot ? fit * snapshot : 0, e);
     if (code) return code;
     size_t n = (size_t)c->snapshots.capacity;
     c->snapshot_of = mem_map_pages(n * sizeof *c->snapshot_of);
@@ -182,12 +194,6 @@ void cache_kv_layer(const struct cache *c, int layer, struct kv_layer *out) {
     out->low = store_of(c, LOW, &c->low_scheme, layer);
     out->high = store_of(c, layer_form(c, layer), &c->schemes[layer], layer);
     out->kv_start = layer_form(c, layer) == MTP ? 0 : c->options.kv_start;
-}
-
-struct delta_log cache_log(const struct cache *c, int log_slot, int half, int layer) {
-    const struct delta_layout *l = &c->delta;
-    uint8_t *at = items_at(&c->logs, log_slot) + (size_t)(half * c->shape.n_delta + layer) * l->log_layer_bytes;
-    return (struct delta_log){(float *)at, (float *)(at + l->log_k), (float *)(at + l->log_u), (float *)(at + l->log_conv)};
 }
 
 int64_t cache_unique_key(struct cache *c) { return (int64_t)(hash_mix(c->seed, c->n_unique++) | 1ull << 63); }

@@ -4,7 +4,7 @@
  * Invariants
  * 1. A page belongs to one sequence or is shared and then never written; writing to a shared one copies it first.
  * 2. State after commit(keep) is bit-identical to having stepped the kept rows alone. Folding is lazy: kept rows of an undo
- *    group wait in the redo log until the next step reads the state.
+ *    group, and rows that came alone, wait in a redo log until a later step writes the state.
  * 3. A row's stored form never changes once it is committed.
  * 4. One thread at a time uses a cache. */
 #ifndef CACHE_CACHE_H

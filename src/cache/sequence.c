@@ -125,6 +125,36 @@ void sequence_set_hidden(struct sequence *s, const float *hidden) {
     s->has_hidden = hidden != NULL;
 }
 
+static struct delta_log log_at(uint8_t *at, const struct log_layout *l) {
+    return (struct delta_log){(float *)at, (float *)(at + l->k), (float *)(at + l->u), (float *)(at + l->conv)};
+}
+
+static struct delta_log log_half(const struct sequence *s, int half, int layer) {
+    const struct cache *c = s->cache;
+    const struct log_layout *l = &c->delta.undo;
+    return log_at(items_at(&c->logs, s->log_slot) + (size_t)(half * c->shape.n_delta + layer) * l->layer_bytes, l);
+}
+
+struct delta_log sequence_undo_log(const struct sequence *s, int layer) { return log_half(s, !s->log_half, layer); }
+
+static struct delta_log waiting_rows(const struct sequence *s, int layer) {
+    const struct cache *c = s->cache;
+    const struct log_layout *l = &c->delta.wait;
+    return log_at(items_at(&c->states, s->slot) + cache_state_bytes(c) + (size_t)layer * l->layer_bytes, l);
+}
+
+struct delta_log sequence_wait_log(const struct sequence *s, int layer) {
+    const struct delta_shape *d = &s->cache->shape.delta;
+    struct delta_log log = waiting_rows(s, layer);
+    int64_t n = s->n_pending, keys = d->key_heads * d->key_dim, values = d->value_heads * d->value_dim;
+    log.decay += n * d->value_heads, log.k += n * keys, log.u += n * values, log.conv_in += n * (2 * keys + values);
+    return log;
+}
+
+struct delta_log sequence_pending(const struct sequence *s, int layer) {
+    return s->waiting ? waiting_rows(s, layer) : log_half(s, s->log_half, layer);
+}
+
 /* The same op that a step runs, with no rows: so the bits are a step's. */
 void sequence_fold(struct sequence *s) {
     struct cache *c = s->cache;
@@ -133,7 +163,7 @@ void sequence_fold(struct sequence *s) {
     for (int layer = 0; layer < c->shape.n_delta; layer++) {
         uint8_t *at = items_at(&c->states, s->slot) + (size_t)layer * c->delta.layer_bytes;
         struct delta_group g = {.state = (float *)at, .conv = (float *)(at + c->delta.conv),
-                                .pending = cache_log(c, s->log_slot, s->log_half, layer), .n_pending = s->n_pending};
+                                .pending = sequence_pending(s, layer), .n_pending = s->n_pending};
         struct op op = {.kind = OP_DELTA, .wait = 1, .delta = {.shape = c->shape.delta, .groups = &g, .n_groups = 1}};
         c->options.backend->table->run(c->options.backend, &op, 1);
     }
@@ -146,15 +176,16 @@ static int share_device_memory(struct sequence *to, const struct sequence *from)
     struct backend *b = c->options.backend;
     if (from->slot != NO_PAGE) {
         if (sequence_need_slot(to, SLOT_ANY)) return 0;
-        b->table->copy(b, items_at(&c->states, to->slot), items_at(&c->states, from->slot), cache_state_bytes(c));
+        b->table->copy(b, items_at(&c->states, to->slot), items_at(&c->states, from->slot),
+                       from->waiting ? c->states.item_bytes : cache_state_bytes(c));
     }
-    if (from->n_pending > 0) {
+    to->n_pending = from->n_pending, to->waiting = from->waiting;
+    if (from->n_pending > 0 && !from->waiting) {
         to->log_slot = items_take(&c->logs);
         if (to->log_slot == NO_PAGE) return 0;
-        size_t half = (size_t)c->shape.n_delta * c->delta.log_layer_bytes;
+        size_t half = (size_t)c->shape.n_delta * c->delta.undo.layer_bytes;
         b->table->copy(b, items_at(&c->logs, to->log_slot), items_at(&c->logs, from->log_slot) + (size_t)from->log_half * half,
                        half);
-        to->n_pending = from->n_pending;
     }
     for (int f = 0; f < N_FORMS; f++) {
         for (int i = 0; i < from->n_blocks[f]; i++) {

@@ -28,10 +28,16 @@ void items_share(struct item_pool *p, int item);
 void items_drop(struct item_pool *p, int item); /* one reference less */
 static inline uint8_t *items_at(const struct item_pool *p, int item) { return p->base + (size_t)item * p->item_bytes; }
 
-/* Byte offsets inside a layer's part of a state slot and of a log. */
+/* So many single rows wait in a log of the state slot before the state is written: reading it is half of the way. As many as kernels
+ * apply on the fly; more would gain little and take memory. */
+enum { WAIT_ROWS = 4 };
+
+/* Byte offsets. A state slot holds the layers' parts, as a snapshot does, then the layers' waiting rows; a log slot the layers' rows
+ * to undo, twice. */
+struct log_layout { size_t k, u, conv, layer_bytes; };
 struct delta_layout {
-    size_t conv, layer_bytes;                     /* the state is at 0 */
-    size_t log_k, log_u, log_conv, log_layer_bytes;
+    size_t conv, layer_bytes;                     /* of a layer's part; the state is at 0 */
+    struct log_layout undo, wait;
 };
 
 struct snapshot {
@@ -54,7 +60,8 @@ struct sequence {
     int32_t *pages[N_FORMS];  /* [block_room] page of each block, NO_PAGE where none */
     int n_blocks[N_FORMS], block_room;
     int slot, log_slot;       /* NO_PAGE until needed */
-    int log_half, n_pending;  /* pending rows are in this half of the log slot */
+    int n_pending;            /* rows that the state does not have yet: */
+    int waiting, log_half;    /* they wait in the state slot, or are what was kept of this half of the log slot */
     uint64_t adapters;
     float *hidden; int has_hidden;
     int busy, lost;
@@ -62,7 +69,7 @@ struct sequence {
 
 /* What begin did, so that commit can finish it and a failure or abort undo it. */
 struct page_change { struct sequence *seq; int form, block, old; };
-struct step_group { int before, n_blocks[N_FORMS], next_position, new_slot, new_log, snapshot0; };
+struct step_group { int before, n_blocks[N_FORMS], next_position, new_slot, new_log, snapshot0, fold; };
 struct step {
     int open;
     int32_t *positions; int n_rows, row_room;                      /* [row_room][3] */
@@ -105,8 +112,11 @@ static inline uint64_t hash_mix(uint64_t h, uint64_t v) {
     return h ^ h >> 31;
 }
 
-struct delta_log cache_log(const struct cache *c, int log_slot, int half, int delta_layer);
-/* Bytes of a whole slot. */
+/* Where this step's rows go to be undone or to wait, and what is pending. */
+struct delta_log sequence_undo_log(const struct sequence *s, int delta_layer);
+struct delta_log sequence_wait_log(const struct sequence *s, int delta_layer);
+struct delta_log sequence_pending(const struct sequence *s, int delta_layer);
+/* Bytes of all layers' states. */
 size_t cache_state_bytes(const struct cache *c);
 struct snapshot *snapshot_take(struct cache *c); /* NULL: no room */
 float *snapshot_hidden(const struct snapshot *n);

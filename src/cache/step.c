@@ -75,12 +75,20 @@ static int need_pages(struct cache *c, struct sequence *s, int form, int begin, 
     return 1;
 }
 
+/* Which rows a group brings into the state (backend/ops.h). A row alone is left to wait while there is room. */
+static int what_to_fold(const struct group *g) {
+    const struct sequence *s = g->seq;
+    if (g->undo) return FOLD_PENDING;
+    int room = s->n_pending == 0 || s->waiting ? WAIT_ROWS - s->n_pending : 0;
+    return g->n_rows == 1 && room > 0 && g->n_snapshots == 0 ? FOLD_NOTHING : FOLD_ALL;
+}
+
 /* Everything that a group cannot do without. */
 static int reserve_group(struct cache *c, const struct batch *b, int i) {
     const struct group *g = &b->groups[i];
     struct sequence *s = g->seq;
     struct step_group *t = &c->step.groups[i];
-    *t = (struct step_group){.before = first_row(b, g), .next_position = s->next_position};
+    *t = (struct step_group){.before = first_row(b, g), .next_position = s->next_position, .fold = what_to_fold(g)};
     memcpy(t->n_blocks, s->n_blocks, sizeof t->n_blocks);
     s->busy = 1;
     int begin = t->before, end = begin + g->n_rows, start = c->options.kv_start, had = s->slot != NO_PAGE;
@@ -203,8 +211,9 @@ static void commit_main(struct cache *c, struct group *g, const struct step_grou
     struct sequence *s = g->seq;
     if (!g->undo && keep == 0) s->lost = c->shape.n_delta > 0;
     if (c->shape.n_delta > 0) {
-        s->n_pending = g->undo ? keep : 0;
-        if (g->undo) s->log_half = !s->log_half;
+        s->waiting = t->fold == FOLD_NOTHING;
+        s->n_pending = s->waiting ? s->n_pending + keep : t->fold == FOLD_PENDING ? keep : 0;
+        if (t->fold == FOLD_PENDING) s->log_half = !s->log_half;
     }
     s->rows += keep;
     if (keep > 0) s->has_hidden = 0;
@@ -251,9 +260,13 @@ void cache_delta_group(const struct cache *c, const struct batch *b, int g, int 
     CHECK(c->step.open && layer >= 0 && layer < c->shape.n_delta);
     uint8_t *at = items_at(&c->states, s->slot) + (size_t)layer * c->delta.layer_bytes;
     *out = (struct delta_group){.row0 = from->row0, .n_rows = from->n_rows, .state = (float *)at,
-                                .conv = (float *)(at + c->delta.conv), .n_pending = s->n_pending, .undo = from->undo};
-    if (s->n_pending > 0) out->pending = cache_log(c, s->log_slot, s->log_half, layer);
-    if (from->undo) out->log = cache_log(c, s->log_slot, !s->log_half, layer);
+                                .conv = (float *)(at + c->delta.conv), .n_pending = s->n_pending};
+    if (s->n_pending > 0) out->pending = sequence_pending(s, layer);
+    switch (c->step.groups[g].fold) {
+    case FOLD_ALL: break;
+    case FOLD_PENDING: out->fold = FOLD_PENDING, out->log = sequence_undo_log(s, layer); break;
+    case FOLD_NOTHING: out->fold = FOLD_NOTHING, out->log = sequence_wait_log(s, layer); break;
+    }
     for (int i = 0; i < from->n_snapshots; i++) out->n_snapshots += from->snapshots[i] != NULL;
     if (out->n_snapshots == 0) return;
     out->snapshots = c->step.layers + (size_t)c->step.groups[g].snapshot0 * (size_t)c->shape.n_delta + layer * from->n_snapshots;

@@ -4,20 +4,23 @@
 #define CPU_DELTA_H
 #include <stdint.h>
 
-/* One row. The state comes in as the last step left it: with `u_before` the update k_before u_before' is still to be added.
- *   S = in + k_before u_before'; S = decay S; u = beta (v - S'k); result = S'q + (q'k) u
+/* S = decay S + k u' */
+struct delta_update { float decay; const float *k, *u; }; /* [key_dim], [n_columns] */
+enum { DELTA_MOST_BEFORE = 4 };
+
+/* One row: S = in; the updates of `before`, in order; S = decay S; u = beta (v - S'k); result = S'q + (q'k) u.
  * S goes to `out`, without this row's own update. */
 struct delta_step {
     const float *in; int64_t in_stride;
-    float *out; int64_t out_stride; /* may be `in` */
+    float *out; int64_t out_stride; /* may be `in`; NULL: nobody wants S */
     int key_dim, n_columns;
-    const float *k_before, *u_before; /* [key_dim], [n_columns]; NULL, NULL: nothing to add */
+    struct delta_update before[DELTA_MOST_BEFORE]; int n_before; /* fastest: none, or one of decay 1 */
     const float *k, *q, *v;         /* [key_dim], [key_dim], [n_columns] */
     float decay, beta;
-    float *u, *result;              /* [n_columns]; u may be u_before */
+    float *u, *result;              /* [n_columns]; u may be the last one of before */
     const float *next_k, *next_q, *next_v; /* of the row after it, which is asked for meanwhile; NULL: there is none */
     float *next_result;
-    const float *ahead; /* half of the state of the slice after it, key_dim * n_columns / 2 floats, likewise; NULL: nothing */
+    const float *ahead; /* the state of the slice after it, likewise: the first half, or without `out` all of it; NULL: nothing */
 };
 struct delta_fold {
     const float *in; int64_t in_stride;
@@ -25,7 +28,7 @@ struct delta_fold {
     int key_dim, n_columns;
     float decay;
     const float *k, *u;
-    const float *ahead; /* as in delta_step: the other half */
+    const float *ahead; /* as in delta_step: the second half, ahead being where that begins */
 };
 struct cpu_delta {
     int slice; /* columns that are best taken at once over many rows */

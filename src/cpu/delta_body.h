@@ -35,32 +35,41 @@ static inline void fetch_ahead(const float *ahead, int line) {
     if (ahead) __builtin_prefetch(ahead + (int64_t)line * LINE, 0, 2);
 }
 
-/* Columns [c, c + n_vectors * V) in one pass over the keys; `first`: no update is still to be added. */
-static inline __attribute__((always_inline)) void pass(const struct delta_step *s, int c, int n_vectors, int first, float qk) {
-    vf sk[DELTA_VECTORS], sq[DELTA_VECTORS], ub[DELTA_VECTORS], decay = vf_set(s->decay);
+/* Columns [c, c + n_vectors * V) in one pass over the keys. n_before updates of decays of their own, or (-1) one of decay 1. */
+static inline __attribute__((always_inline)) void pass(const struct delta_step *s, int c, const int n_vectors, const int n_before, const int keep, float qk) {
+    const int n_list = n_before < 0 ? 1 : n_before;
+    vf sk[DELTA_VECTORS], sq[DELTA_VECTORS], only[DELTA_VECTORS], decay = vf_set(s->decay), before[DELTA_MOST_BEFORE];
+    const float *kb[DELTA_MOST_BEFORE], *ub[DELTA_MOST_BEFORE];
 #pragma GCC unroll 8
     for (int j = 0; j < n_vectors; j++) {
         sk[j] = sq[j] = vf_set(0.0f);
-        ub[j] = first ? vf_set(0.0f) : vf_load(s->u_before + c + j * V);
+        if (n_list == 1) only[j] = vf_load(s->before->u + c + j * V); /* in registers; of more than one, there are too many */
     }
+#pragma GCC unroll 4
+    for (int b = 0; b < n_list; b++) before[b] = vf_set(s->before[b].decay), kb[b] = s->before[b].k, ub[b] = s->before[b].u + c;
     /* Copies: a store to the state could change what s points to, for all the compiler knows. */
-    const float *in = s->in + c, *key = s->k, *query = s->q, *key_before = first ? s->k : s->k_before;
-    float *out = s->out + c;
+    const float *in = s->in + c, *key = s->k, *query = s->q, *ahead = s->ahead;
+    float *out = keep ? s->out + c : NULL;
     const int64_t in_stride = s->in_stride, out_stride = s->out_stride;
+    const int lines = keep ? 2 : 1, columns = s->n_columns; /* lines read for each that is asked for */
     for (int i = 0, n = s->key_dim, end; i < n;) {
         fetch_next(s, i);
-        for (end = i + LINE < n ? i + LINE : n; i < end; i++, in += in_stride, out += out_stride) {
-            vf k = vf_set(key[i]), q = vf_set(query[i]), kb = first ? k : vf_set(key_before[i]);
-            for (int j = 0; j < n_vectors * V; j += 2 * LINE) fetch_ahead(s->ahead, (i * s->n_columns + c + j) / 2 / LINE);
+        for (end = i + LINE < n ? i + LINE : n; i < end; i++, in += in_stride) {
+            vf k = vf_set(key[i]), q = vf_set(query[i]), was[DELTA_MOST_BEFORE];
+#pragma GCC unroll 4
+            for (int b = 0; b < n_list; b++) was[b] = vf_set(kb[b][i]);
+            for (int j = 0; j < n_vectors * V; j += lines * LINE) fetch_ahead(ahead, (i * columns + c + j) / lines / LINE);
 #pragma GCC unroll 8
             for (int j = 0; j < n_vectors; j++) {
                 vf x = vf_load(in + j * V);
-                if (!first) x = vf_madd(kb, ub[j], x);
+#pragma GCC unroll 4
+                for (int b = 0; b < n_list; b++) x = vf_madd(was[b], n_list == 1 ? only[j] : vf_load(ub[b] + j * V), n_before < 0 ? x : before[b] * x);
                 x = decay * x;
                 sk[j] = vf_madd(x, k, sk[j]);
                 sq[j] = vf_madd(x, q, sq[j]);
-                vf_store(out + j * V, x);
+                if (keep) vf_store(out + j * V, x);
             }
+            if (keep) out += out_stride;
         }
     }
     vf beta = vf_set(s->beta), both = vf_set(qk);
@@ -72,42 +81,53 @@ static inline __attribute__((always_inline)) void pass(const struct delta_step *
     }
 }
 
-/* The same for one last vector of n < V columns. */
-static void pass_tail(const struct delta_step *s, int c, int n, float qk) {
-    vf sk = {0}, sq = {0}, ub = s->u_before ? vf_load_n(s->u_before + c, n) : vf_set(0.0f), decay = vf_set(s->decay);
+/* The same for n <= V columns, whatever else is asked for. */
+static void pass_any(const struct delta_step *s, int c, int n, float qk) {
+    vf sk = {0}, sq = {0}, decay = vf_set(s->decay);
     for (int i = 0; i < s->key_dim; i++) {
         vf x = vf_load_n(s->in + i * s->in_stride + c, n);
-        if (s->u_before) x = vf_madd(vf_set(s->k_before[i]), ub, x);
+        for (const struct delta_update *b = s->before; b < s->before + s->n_before; b++)
+            x = vf_madd(vf_set(b->k[i]), vf_load_n(b->u + c, n), vf_set(b->decay) * x);
         x = decay * x;
         sk = vf_madd(x, vf_set(s->k[i]), sk);
         sq = vf_madd(x, vf_set(s->q[i]), sq);
-        vf_store_n(s->out + i * s->out_stride + c, x, n);
+        if (s->out) vf_store_n(s->out + i * s->out_stride + c, x, n);
     }
     vf u = vf_set(s->beta) * (vf_load_n(s->v + c, n) - sk);
     vf_store_n(s->u + c, u, n);
     vf_store_n(s->result + c, vf_madd(vf_set(qk), u, sq), n);
 }
 
+/* Rows of a prompt, all but its first: whole vectors in wide passes. */
+static int columns_of_prompt(const struct delta_step *s, const int n_before, float qk) {
+    int c = 0;
+    for (; c + DELTA_VECTORS * V <= s->n_columns; c += DELTA_VECTORS * V) pass(s, c, DELTA_VECTORS, n_before, 1, qk);
+    for (; DELTA_VECTORS > 4 && c + 4 * V <= s->n_columns; c += 4 * V) pass(s, c, 4, n_before, 1, qk);
+    for (; c + 2 * V <= s->n_columns; c += 2 * V) pass(s, c, 2, n_before, 1, qk);
+    for (; c + V <= s->n_columns; c += V) pass(s, c, 1, n_before, 1, qk);
+    return c;
+}
+
+/* A row alone: whole heads. */
+static inline __attribute__((always_inline)) int columns_of_row(const struct delta_step *s, const int n_before, const int keep, float qk) {
+    int c = 0;
+    for (; c + DELTA_VECTORS * V <= s->n_columns; c += DELTA_VECTORS * V) pass(s, c, DELTA_VECTORS, n_before, keep, qk);
+    return c;
+}
+
 static void delta_step(const struct delta_step *s) {
+    _Static_assert(DELTA_MOST_BEFORE == 4, "a case for each");
     float qk = dot_qk(s->q, s->k, s->key_dim);
-    int c = 0, first = !s->u_before;
-    for (; c + DELTA_VECTORS * V <= s->n_columns; c += DELTA_VECTORS * V) {
-        if (first) pass(s, c, DELTA_VECTORS, 1, qk);
-        else pass(s, c, DELTA_VECTORS, 0, qk);
-    }
-    for (; DELTA_VECTORS > 4 && c + 4 * V <= s->n_columns; c += 4 * V) {
-        if (first) pass(s, c, 4, 1, qk);
-        else pass(s, c, 4, 0, qk);
-    }
-    for (; c + 2 * V <= s->n_columns; c += 2 * V) {
-        if (first) pass(s, c, 2, 1, qk);
-        else pass(s, c, 2, 0, qk);
-    }
-    for (; c + V <= s->n_columns; c += V) {
-        if (first) pass(s, c, 1, 1, qk);
-        else pass(s, c, 1, 0, qk);
-    }
-    if (c < s->n_columns) pass_tail(s, c, s->n_columns - c, qk);
+    int c = 0;
+    if (s->out && s->n_before == 0) c = columns_of_prompt(s, 0, qk);
+    else if (s->out && s->n_before == 1 && s->before->decay == 1.0f) c = columns_of_prompt(s, -1, qk);
+    else
+        switch (s->n_before) {
+#define CASE(n) case n: c = s->out ? columns_of_row(s, n, 1, qk) : columns_of_row(s, n, 0, qk); break;
+            CASE(0) CASE(1) CASE(2) CASE(3) CASE(4)
+#undef CASE
+        }
+    for (; c < s->n_columns; c += V) pass_any(s, c, s->n_columns - c < V ? s->n_columns - c : V, qk);
 }
 
 static void delta_fold(const struct delta_fold *f) {

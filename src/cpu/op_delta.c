@@ -73,8 +73,8 @@ const struct cpu_op cpu_op_delta_prepare = {.n_tasks = prepare_tasks, .run = pre
 
 /* Columns of a slice of this group. */
 static int slice_columns(const struct cpu *c, const struct delta_shape *s, const struct delta_group *g) {
-    int slice = c->isa->delta->slice;
-    return g->n_rows + g->n_pending <= FEW_ROWS || slice > s->value_dim ? s->value_dim : slice;
+    int slice = c->isa->delta->slice, apart = g->n_pending > DELTA_MOST_BEFORE ? g->n_pending - DELTA_MOST_BEFORE : 0;
+    return g->n_rows + apart <= FEW_ROWS || slice > s->value_dim ? s->value_dim : slice;
 }
 static int slices_per_head(const struct cpu *c, const struct delta_shape *s, const struct delta_group *g) {
     int columns = slice_columns(c, s, g);
@@ -104,8 +104,8 @@ static void keep_conv(const struct op_delta *o, const struct delta_group *g, int
 static void run_conv(const struct op_delta *o, const struct delta_group *g) {
     size_t c = (size_t)channels(&o->shape);
     for (int i = 0; i < g->n_snapshots; i++) keep_conv(o, g, g->snapshots[i].row, g->snapshots[i].conv);
-    if (g->undo) memcpy(g->log.conv_in, o->qkv + (size_t)g->row0 * c, (size_t)g->n_rows * c * sizeof *g->conv);
-    keep_conv(o, g, g->undo ? 0 : g->n_rows, g->conv);
+    if (g->fold != FOLD_ALL) memcpy(g->log.conv_in, o->qkv + (size_t)g->row0 * c, (size_t)g->n_rows * c * sizeof *g->conv);
+    if (g->fold != FOLD_NOTHING) keep_conv(o, g, g->fold == FOLD_ALL ? g->n_rows : 0, g->conv);
 }
 
 /* A slice: columns [c0, c0 + n) of value head h. ahead: the state that this thread will likely read next, of a size with its own; or NULL. */
@@ -129,24 +129,33 @@ static void log_row(const struct slice *s, int r, float decay) {
     if (s->h % share == 0) memcpy(k, slice_key(s, r), (size_t)p->key_dim * sizeof *k);
 }
 
-/* Applies the pending rows; the result is in the state itself, or in buf when the state will be written anyway. */
-static const float *fold_pending(const struct cpu_delta *d, const struct slice *s, float *buf, int64_t *stride) {
+static struct delta_update pending_update(const struct slice *s, int j) {
     const struct delta_shape *p = &s->o->shape;
     const struct delta_log *log = &s->g->pending;
-    float *state = slice_state(s, s->g->state);
-    int in_place = s->g->undo || s->g->n_rows == 0, share = p->value_heads / p->key_heads;
-    const float *in = state;
-    *stride = p->value_dim;
-    for (int j = 0; j < s->g->n_pending; j++) {
-        float *out = in_place ? state : buf;
-        int64_t out_stride = in_place ? p->value_dim : s->n;
-        d->fold(&(struct delta_fold){in, *stride, out, out_stride, p->key_dim, s->n,
-                                     log->decay[(int64_t)j * p->value_heads + s->h],
-                                     log->k + (int64_t)j * key_width(p) + s->h / share * p->key_dim,
-                                     log->u + ((int64_t)j * p->value_heads + s->h) * p->value_dim + s->c0, NULL});
-        in = out, *stride = out_stride;
+    int share = p->value_heads / p->key_heads;
+    return (struct delta_update){log->decay[(int64_t)j * p->value_heads + s->h],
+                                 log->k + (int64_t)j * key_width(p) + s->h / share * p->key_dim,
+                                 log->u + ((int64_t)j * p->value_heads + s->h) * p->value_dim + s->c0};
+}
+
+/* The state that the first row begins with: t's in and before. What is not left to the row is applied in the state itself, or in buf
+ * when the state will be written anyway or must not be. */
+static void take_pending(const struct cpu_delta *d, const struct slice *s, float *buf, struct delta_step *t) {
+    const struct delta_shape *p = &s->o->shape;
+    const struct delta_group *g = s->g;
+    const int in_place = g->fold == FOLD_PENDING || g->n_rows == 0;
+    float *state = slice_state(s, g->state), *out = in_place ? state : buf;
+    int64_t out_stride = in_place ? p->value_dim : s->n;
+    t->in = state, t->in_stride = p->value_dim, t->n_before = 0;
+    for (int j = 0; j < g->n_pending; j++) {
+        struct delta_update update = pending_update(s, j);
+        if (!in_place && g->n_pending - j <= DELTA_MOST_BEFORE) {
+            t->before[t->n_before++] = update;
+            continue;
+        }
+        d->fold(&(struct delta_fold){t->in, t->in_stride, out, out_stride, p->key_dim, s->n, update.decay, update.k, update.u, NULL});
+        t->in = out, t->in_stride = out_stride;
     }
-    return in;
 }
 
 /* Where row r of the slice is. */
@@ -162,29 +171,29 @@ static void run_slice(const struct cpu_delta *d, const struct slice *s, float *s
     const struct delta_shape *p = &s->o->shape;
     const struct delta_group *g = s->g;
     float *u = scratch, *buf = scratch + p->value_dim;
-    int64_t stride;
-    const float *in = fold_pending(d, s, buf, &stride);
     int snapshot = 0;
     const int64_t half = (int64_t)p->key_dim * s->n / 2;
     struct delta_step t = {.key_dim = p->key_dim, .n_columns = s->n, .ahead = s->ahead};
+    take_pending(d, s, buf, &t);
     for (int r = 0; r < g->n_rows; r++) {
         int64_t row = g->row0 + r, at = row * p->value_heads + s->h;
-        t.in = in, t.in_stride = stride, t.out = buf, t.out_stride = s->n;
+        const int last = r + 1 == g->n_rows;
+        t.out = !last || g->fold == FOLD_ALL || snapshot < g->n_snapshots ? buf : NULL, t.out_stride = s->n;
         find_row(s, r, &t.k, &t.q, &t.v, &t.result);
         t.next_k = NULL;
-        if (r + 1 < g->n_rows) find_row(s, r + 1, &t.next_k, &t.next_q, &t.next_v, &t.next_result);
+        if (!last) find_row(s, r + 1, &t.next_k, &t.next_q, &t.next_v, &t.next_result);
         t.decay = s->o->decay[at], t.beta = s->o->beta[at];
-        t.u = g->undo ? g->log.u + ((int64_t)r * p->value_heads + s->h) * p->value_dim + s->c0 : u;
+        t.u = g->fold == FOLD_ALL ? u : g->log.u + ((int64_t)r * p->value_heads + s->h) * p->value_dim + s->c0;
         d->step(&t);
-        if (g->undo) log_row(s, r, t.decay);
+        if (g->fold != FOLD_ALL) log_row(s, r, t.decay);
         for (; snapshot < g->n_snapshots && g->snapshots[snapshot].row == r + 1; snapshot++)
             d->fold(&(struct delta_fold){buf, s->n, slice_state(s, g->snapshots[snapshot].state), p->value_dim, p->key_dim,
                                          s->n, 1.0f, t.k, t.u, NULL});
-        in = buf, stride = s->n, t.k_before = t.k, t.u_before = t.u, t.ahead = NULL;
+        t.in = buf, t.in_stride = s->n, t.before[0] = (struct delta_update){1.0f, t.k, t.u}, t.n_before = 1, t.ahead = NULL;
     }
-    if (g->n_rows && !g->undo)
-        d->fold(&(struct delta_fold){buf, s->n, slice_state(s, g->state), p->value_dim, p->key_dim, s->n, 1.0f, t.k_before,
-                                     t.u_before, s->ahead ? s->ahead + half : NULL});
+    if (g->n_rows && g->fold == FOLD_ALL)
+        d->fold(&(struct delta_fold){buf, s->n, slice_state(s, g->state), p->value_dim, p->key_dim, s->n, 1.0f, t.before->k,
+                                     t.before->u, s->ahead ? s->ahead + half : NULL});
 }
 
 /* Few rows: slices are whole heads, and each is read from memory. That of the next task, maybe of the next group; NULL: there is none. */
