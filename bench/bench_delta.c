@@ -1,6 +1,6 @@
 /* The delta rule: prompts and steps, with state bandwidth.
  *
- *     bench_delta [--isa NAME] [--threads N] [--heads K,V,D] [--rows N] */
+ *     bench_delta [--isa NAME] [--threads N] [--heads K,V,D] [--rows N] [--layers N] */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "backend/backend.h"
 #include "base/clock.h"
 
-enum { LAYERS = 18, REPEATS = 9, WAIT = 4 };
+enum { MOST_LAYERS = 512, REPEATS = 9, WAIT = 4 };
 
 /* Median time of `n_ops` ops. */
 static double time_ops(struct backend *b, const struct op *ops, int n_ops) {
@@ -26,12 +26,13 @@ static double time_ops(struct backend *b, const struct op *ops, int n_ops) {
 
 int main(int argc, char **argv) {
     struct delta_shape s = {16, 16, 128, 128, 4};
-    int threads = 0, rows = 512;
+    int threads = 0, rows = 512, layers = 18;
     const char *isa = NULL;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--isa") == 0) isa = argv[i + 1];
         else if (strcmp(argv[i], "--threads") == 0) threads = atoi(argv[i + 1]);
         else if (strcmp(argv[i], "--rows") == 0) rows = atoi(argv[i + 1]);
+        else if (strcmp(argv[i], "--layers") == 0 && atoi(argv[i + 1]) <= MOST_LAYERS) layers = atoi(argv[i + 1]);
         else if (strcmp(argv[i], "--heads") == 0 &&
                  sscanf(argv[i + 1], "%d,%d,%d", &s.key_heads, &s.value_heads, &s.key_dim) == 3)
             s.value_dim = s.key_dim;
@@ -52,9 +53,9 @@ int main(int argc, char **argv) {
           *bias = floats(hv), *mixed = floats(n * c), *decay = floats(n * hv), *beta = floats(n * hv),
           *out = floats(n * hv * (size_t)s.value_dim);
     for (size_t i = 0; i < hv; i++) rate[i] = -1.0f;
-    struct delta_group group[LAYERS];
-    struct op ops[2 * LAYERS];
-    for (int y = 0; y < LAYERS; y++) {
+    struct delta_group group[MOST_LAYERS];
+    struct op ops[2 * MOST_LAYERS];
+    for (int y = 0; y < layers; y++) {
         group[y] = (struct delta_group){.n_rows = rows, .state = floats(state), .conv = floats(3 * c)};
         ops[2 * y] = (struct op){.kind = OP_DELTA_PREPARE, .wait = 1, .delta_prepare = {
             s, qkv, a, beta_in, weight, NULL, rate, bias, mixed, decay, beta, &group[y], 1, rows}};
@@ -68,7 +69,7 @@ int main(int argc, char **argv) {
     /* As caches have it: rows alone wait until there are WAIT of them, then the state is written. */
     double mean = 0;
     for (int waiting = 0; waiting <= WAIT; waiting++) {
-        for (int y = 0; y < LAYERS; y++) {
+        for (int y = 0; y < layers; y++) {
             struct delta_log *log = &group[y].pending;
             if (!log->k) *log = (struct delta_log){floats(WAIT * hv), floats(WAIT * keys), floats(WAIT * values), floats(WAIT * c)};
             group[y].n_rows = 1, group[y].n_pending = waiting, ops[2 * y].delta_prepare.n_rows = 1;
@@ -77,9 +78,9 @@ int main(int argc, char **argv) {
             group[y].log = (struct delta_log){log->decay + n_before * hv, log->k + n_before * keys, log->u + n_before * values,
                                               log->conv_in + n_before * c};
         }
-        double step = time_ops(&b, ops, 2 * LAYERS);
-        printf("step, %d layers, %d rows waiting%s: %.3f ms, %.1f GB/s of state\n", LAYERS, waiting, waiting < WAIT ? "" : ", state written", step,
-               (waiting < WAIT ? 4.0 : 8.0) * (double)state * LAYERS / step / 1e6);
+        double step = time_ops(&b, ops, 2 * layers);
+        printf("step, %d layers, %d rows waiting%s: %.3f ms, %.1f GB/s of state\n", layers, waiting, waiting < WAIT ? "" : ", state written", step,
+               (waiting < WAIT ? 4.0 : 8.0) * (double)state * layers / step / 1e6);
         mean += step / (WAIT + 1);
     }
     printf("mean %.3f ms\n", mean);
