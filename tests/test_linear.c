@@ -43,6 +43,7 @@ struct matrix {
     struct weight w;
     struct fenced data, scales, biases;
     double *value; /* [n_out][k] exact */
+    uint8_t *code; float *scale, *bias; /* of affine ones: [n_out][k], [n_out][groups] */
 };
 static struct matrix *decoding; /* whose values the "any" representation gives */
 
@@ -85,14 +86,16 @@ static struct matrix affine_new(int bits, int group, enum dtype t, int n_out, in
     size_t n = (size_t)n_out * (size_t)k, groups = n / (size_t)group, each = t == DTYPE_F32 ? 4 : 2;
     m.data = fenced_new(n * (size_t)bits / 8);
     m.scales = fenced_new(groups * each), m.biases = fenced_new(groups * each);
+    m.code = malloc(n), m.scale = malloc(groups * sizeof(float)), m.bias = malloc(groups * sizeof(float));
     for (size_t g = 0; g < groups; g++) {
-        double scale = put_float(m.scales.data, g, random_float() * 0.01f, t), bias = put_float(m.biases.data, g, random_float() * 0.1f, t);
+        double scale = m.scale[g] = put_float(m.scales.data, g, random_float() * 0.01f, t);
+        double bias = m.bias[g] = put_float(m.biases.data, g, random_float() * 0.1f, t);
         for (size_t i = g * (size_t)group; i < (g + 1) * (size_t)group; i++) {
             uint32_t code = random_u32() >> 8 & ((1u << bits) - 1);
             if (g % 5 == 0) code = (1u << bits) - 1; /* the largest sums */
             for (int b = 0; b < bits; b++)
                 if (code >> b & 1) m.data.data[(i * (size_t)bits + (size_t)b) / 8] |= (uint8_t)(1 << (i * (size_t)bits + (size_t)b) % 8);
-            m.value[i] = code * scale + bias;
+            m.code[i] = (uint8_t)code, m.value[i] = code * scale + bias;
         }
     }
     m.w.bits = bits, m.w.group = group, m.w.data = m.data.data, m.w.row_bytes = (size_t)k * (size_t)bits / 8;
@@ -103,7 +106,7 @@ static struct matrix affine_new(int bits, int group, enum dtype t, int n_out, in
 static void matrix_drop(struct matrix *m) {
     fenced_drop(&m->data);
     if (m->scales.map) fenced_drop(&m->scales), fenced_drop(&m->biases);
-    free(m->value);
+    free(m->value), free(m->code), free(m->scale), free(m->bias);
 }
 
 /* Rows in all forms, made as backend/rows.h says; the f32 ones fenced. */
@@ -178,17 +181,52 @@ static void assert_same_bits(const float *a, const float *b, int n, const struct
             fail_msg("%s (%s): %s, %d rows: value %d is %.9g, not %.9g", k->name, k->arithmetic, what, n_rows, i, (double)a[i], (double)b[i]);
 }
 
+/* The order of "fma codes by q8" (cpu/linear_avx512.c), word by word. */
+static float affine_by_q8(const struct matrix *m, const struct rows *x, int row, int column) {
+    int n_blocks = m->w.group / 32, groups = (int)m->w.n_cols / m->w.group, per_row = x->padded / 32;
+    float acc = 0;
+    for (int g = 0; g < groups; g++) {
+        const float *scale = x->q8_scale + row * per_row + g * n_blocks, *block_sum = x->q8_sum + row * per_row + g * n_blocks;
+        float scales = scale[0], sum = block_sum[0];
+        for (int b = 1; b < n_blocks; b++) scales += scale[b], sum += block_sum[b];
+        float t = -0x1.8p23f * scales;
+        for (int b = 0; b < n_blocks; b++) {
+            int dot = 0, k = g * m->w.group + b * 32;
+            for (int i = k; i < k + 32; i++) dot += m->code[column * (int)m->w.n_cols + i] * x->q8[row * x->padded + i];
+            t = fmaf(0x1.8p23f + (float)dot, scale[b], t);
+        }
+        acc = fmaf(m->scale[column * groups + g], t, acc);
+        acc = fmaf(m->bias[column * groups + g], sum, acc);
+    }
+    return acc;
+}
+
+/* How far that may be from the exact product: the middles are taken off rounded, and every sum that still has some is. */
+static double affine_by_q8_error(const struct matrix *m, const struct rows *x, int row, int column) {
+    const int n_blocks = m->w.group / 32;
+    double most = 0;
+    for (int k = 0; n_blocks > 1 && k < m->w.n_cols; k += 32)
+        most += fabs((double)m->scale[(column * m->w.n_cols + k) / m->w.group]) * x->q8_scale[(row * x->padded + k) / 32];
+    return most * 0.75 * (n_blocks + 1);
+}
+
 static void check_close(const struct linear_kernel *k, const struct matrix *m, const struct inputs *x, const float *y) {
     int n_in = (int)m->w.n_cols, n_out = (int)m->w.n_rows;
+    const int by_q8 = strcmp(k->arithmetic, "fma codes by q8") == 0;
     for (int i = 0; i < MAX_ROWS; i++) {
         for (int c = 0; c < n_out; c++) {
-            double sum = 0, size = 0;
+            double sum = 0, size = 0, more = 1e-12;
+            if (by_q8) {
+                float want = affine_by_q8(m, &x->rows, i, c);
+                assert_same_bits(&y[i * n_out + c], &want, 1, k, "beside the order in words", i);
+                more += affine_by_q8_error(m, &x->rows, i, c);
+            }
             for (int j = 0; j < n_in; j++) {
                 double t = m->value[c * n_in + j] * x->as[k->form][i * n_in + j];
                 sum += t, size += fabs(t);
                 if (m->w.repr->kind == REPR_AFFINE) size += 0.11 * fabs(x->as[k->form][i * n_in + j]);
             }
-            if (!(fabs(y[i * n_out + c] - sum) <= 6e-7 * size + 1e-12))
+            if (!(fabs(y[i * n_out + c] - sum) <= 6e-7 * size + more))
                 fail_msg("%s (%s), %s %d bits, k %d: row %d column %d is %.9g, not %.9g", k->name, k->arithmetic, m->w.repr->name,
                          m->w.bits, n_in, i, c, (double)y[i * n_out + c], sum);
         }

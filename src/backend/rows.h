@@ -26,8 +26,8 @@ struct rows {
     float *q8_sum;     /* [n][padded / 32] */
     int rest_row;      /* n */
 };
-/* top / 127 with its two lowest bits cleared: products with 1.5 * 2^23 are exact, which spares kernels a conversion. Where such a
- * product would not be finite the scale is infinite, for every kernel alike. */
+/* top / 127 with its two lowest bits cleared: products with 1.5 * 2^23 are exact, which spares kernels a conversion (DOT_MIDDLE in
+ * cpu/linear_affine.h). Where such a product would not be finite the scale is infinite, for every kernel alike. */
 static inline float q8_scale_of(float top) {
     float scale = top / 127.0f;
     uint32_t bits;

@@ -7,9 +7,6 @@
 #include "cpu/linear_call.h"
 #include "cpu/linear_tile_avx512.h"
 
-/* |dot| < 2^22 added to the bits of this gives the bits of the float DOT_MIDDLE + dot: all of [2^23, 2^24) is integers. */
-#define DOT_MIDDLE 0x1.8p23f
-
 /* 16 scales or biases as fp32. */
 INLINE __m512 load_scales(const uint8_t *p, enum dtype t) {
     if (t == DTYPE_F32) return _mm512_loadu_ps(p);

@@ -8,8 +8,7 @@
  * (1.7 times the time).
  *
  * Where tiles are at work, multiplications and conversions have only one of the two ports for 512-bit vectors, additions and bitwise
- * operations both (measured on a Granite Rapids class processor: 0.93 and 0.48 cycles each); scaling is the bound. So dots become
- * floats by two additions. */
+ * operations both (measured on a Granite Rapids class processor: 0.93 and 0.48 cycles each); scaling is the bound. */
 #include <limits.h>
 
 #include "cpu/amx.h"
@@ -28,7 +27,8 @@ enum {
 struct inputs {
     int8_t x[PAIR][ROWS][AFFINE_BLOCK];
     float scale[PAIR][ROWS];
-    float sum[PAIR][ROWS]; /* groups of one block: theirs; larger ones: [0] of the last pair, the whole group's */
+    float sum[PAIR][ROWS];   /* groups of one block: theirs; larger ones: [0] of the last pair, the whole group's */
+    float shift[PAIR][ROWS]; /* dot_shift: likewise, but [0] of the first pair */
 };
 
 struct panel {
@@ -71,7 +71,8 @@ INLINE void lay_out_as(const struct pass *s, const int group_blocks) {
             _mm256_storeu_si256((void *)to->x[0][r], _mm256_loadu_si256((const void *)x));
             _mm256_storeu_si256((void *)to->x[1][r], _mm256_loadu_si256((const void *)(x + AFFINE_BLOCK)));
             to->scale[0][r] = scale[0], to->scale[1][r] = scale[1];
-            if (pair * PAIR % group_blocks == 0) group = 0;
+            if (pair * PAIR % group_blocks == 0) group = 0, to->shift[0][r] = dot_shift(scale, group_blocks);
+            if (group_blocks == 1) to->shift[1][r] = dot_shift(scale + 1, 1);
             to->sum[0][r] = group_blocks == 1 ? sum[0] : (group = group + sum[0] + sum[1]);
             to->sum[1][r] = sum[1];
         }
@@ -143,11 +144,8 @@ INLINE void store_dots(struct panel *p, const int tile) {
     }
 }
 
-/* Two additions, for which there are two ports while tiles work. */
-INLINE __m512 float_dot(__m512i dot) {
-    const __m512 middle = _mm512_set1_ps(DOT_MIDDLE);
-    return _mm512_sub_ps(_mm512_castsi512_ps(_mm512_add_epi32(dot, _mm512_castps_si512(middle))), middle);
-}
+/* DOT_MIDDLE + dot. */
+INLINE __m512 float_dot(__m512i dot) { return _mm512_castsi512_ps(_mm512_add_epi32(dot, _mm512_castps_si512(_mm512_set1_ps(DOT_MIDDLE)))); }
 
 #define EACH_ROW _Pragma("GCC unroll 8") for (int r = 0; r < CHUNK; r++)
 
@@ -167,7 +165,7 @@ INLINE void scale_chunk(const struct pass *s, const struct place *at, const int 
     const struct inputs *x = at->x;
     const int second = group_blocks == 4 && at->pair % 2, first = (at->pair - second) * PAIR, slot = first % s->ring; /* of the two pairs of a group */
     __m512 *to = s->acc[at->set][tile] + row, *part = p->part[tile] + row, t[CHUNK], acc[CHUNK];
-    EACH_ROW t[r] = second ? part[r] : _mm512_setzero_ps();
+    EACH_ROW t[r] = second ? part[r] : _mm512_set1_ps(x->shift[0][row + r]);
     add_block(t, dots[0] + row, x->scale[0] + row);
     if (group_blocks > 1) add_block(t, dots[1] + row, x->scale[1] + row);
     if (group_blocks == 4 && !second) {
@@ -181,7 +179,7 @@ INLINE void scale_chunk(const struct pass *s, const struct place *at, const int 
     }
     add_group(acc, t, p->scale[slot][tile], p->bias[slot][tile], x->sum[0] + row);
     if (group_blocks == 1 && s->n_blocks - first > 1) {
-        EACH_ROW t[r] = _mm512_setzero_ps();
+        EACH_ROW t[r] = _mm512_set1_ps(x->shift[1][row + r]);
         add_block(t, dots[1] + row, x->scale[1] + row);
         add_group(acc, t, p->scale[slot + 1][tile], p->bias[slot + 1][tile], x->sum[1] + row);
     }

@@ -59,11 +59,11 @@ INLINE void unpack(const uint8_t *in, const int bits, __m256i v[8][HALVES]) {
 INLINE __m256i four_inputs(const int8_t *x) { return _mm256_set1_epi32((int32_t)load_u32(x)); }
 INLINE __m256i widen(__m256i pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
 
-/* Dots of one block with R rows. `steps`: how many sums of two products fit 16 bits. */
-INLINE void dots(const __m256i (*v)[HALVES], const int8_t *const *x, int at, const int steps, const int low_half, const int R,
+/* `start` and the dots of one block with R rows. `steps`: how many sums of two products fit 16 bits. */
+INLINE void dots(const __m256i (*v)[HALVES], const int8_t *const *x, int at, const int steps, const int low_half, const int R, __m256i start,
                  __m256i dot[ROWS][HALVES]) {
     const __m256i m4 = _mm256_set1_epi8(15);
-    for (int r = 0; r < R; r++) dot[r][0] = dot[r][1] = _mm256_setzero_si256();
+    for (int r = 0; r < R; r++) dot[r][0] = dot[r][1] = start;
 #pragma GCC unroll 8
     for (int s0 = 0; s0 < 8; s0 += steps) {
         __m256i sum[ROWS][HALVES];
@@ -86,27 +86,28 @@ INLINE void dots(const __m256i (*v)[HALVES], const int8_t *const *x, int at, con
 }
 
 INLINE void rows_q8(const struct linear_call *c, struct panel *p, int group_blocks, int n_groups, int block0, int row0, const int bits, const int R) {
+    const __m256i middle = _mm256_castps_si256(_mm256_set1_ps(DOT_MIDDLE));
     const int8_t *x[ROWS];
     for (int r = 0; r < R; r++) x[r] = call_q8(c, row0 + r) + block0 * AFFINE_BLOCK;
     for (int g = 0, block = 0; g < n_groups; g++) {
         __m256 t[ROWS][HALVES];
         float sum[ROWS] = {0};
-        for (int r = 0; r < R; r++) t[r][0] = t[r][1] = _mm256_setzero_ps();
+        for (int r = 0; r < R; r++) t[r][0] = t[r][1] = _mm256_set1_ps(dot_shift(call_q8_scale(c, row0 + r) + block0 + block, group_blocks));
         for (int b = 0; b < group_blocks; b++, block++) {
             __m256i dot[ROWS][HALVES];
             int at = block * AFFINE_BLOCK;
             if (bits == 8) {
                 __m256i high[ROWS][HALVES];
-                dots(p->codes[block], x, at, 8, 1, R, dot), dots(p->codes[block], x, at, 8, 0, R, high);
+                dots(p->codes[block], x, at, 8, 1, R, middle, dot), dots(p->codes[block], x, at, 8, 0, R, _mm256_setzero_si256(), high);
                 for (int r = 0; r < R; r++)
                     for (int h = 0; h < HALVES; h++) dot[r][h] = _mm256_add_epi32(dot[r][h], _mm256_slli_epi32(high[r][h], 4));
             } else {
-                dots(p->codes[block], x, at, bits <= 4 ? 8 : bits == 5 ? 4 : 2, -1, R, dot);
+                dots(p->codes[block], x, at, bits <= 4 ? 8 : bits == 5 ? 4 : 2, -1, R, middle, dot);
             }
             for (int r = 0; r < R; r++) {
                 __m256 scale = _mm256_set1_ps(call_q8_scale(c, row0 + r)[block0 + block]);
                 sum[r] += call_q8_sum(c, row0 + r)[block0 + block];
-                for (int h = 0; h < HALVES; h++) t[r][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[r][h]), scale, t[r][h]);
+                for (int h = 0; h < HALVES; h++) t[r][h] = _mm256_fmadd_ps(_mm256_castsi256_ps(dot[r][h]), scale, t[r][h]);
             }
         }
         for (int r = 0; r < R; r++)

@@ -1,8 +1,8 @@
 /* Affine products for AVX-512 with VNNI. Lanes over 16 columns.
  *
- * Order with int8 inputs, per row and column: for each group, t = 0, then for each of its blocks of 32 k t = fma(exact dot, scale of
- * the block, t); acc = fma(s, t, acc); acc = fma(b, sum of the blocks' q8_sum, acc). With bf16 inputs: t = fma(code, x, t) over
- * the group's k in order, the sum of x likewise, then the same.
+ * Order with int8 inputs, per row and column: for each group, t = dot_shift (linear_affine.h), then for each of its blocks of 32 k
+ * t = fma(DOT_MIDDLE + exact dot, scale of the block, t); acc = fma(s, t, acc); acc = fma(b, sum of the blocks' q8_sum, acc). With bf16
+ * inputs: t = 0, t = fma(code, x, t) over the group's k in order, the sum of x likewise, then the same.
  *
  * "few" kernels unpack in registers: one row four tiles side by side, more rows two and two. "panel" kernels unpack a panel of codes
  * into L1 once and use it for every row of the call. With int8 inputs, these are laid out as the dots want them, once for all calls of
@@ -47,21 +47,23 @@ INLINE void stream_q8(const struct linear_call *c, const struct affine_shape *sh
     const size_t ahead = (size_t)c->ahead;
     const int8_t *x = call_q8(c, row);
     const float *x_scale = call_q8_scale(c, row), *x_sum = call_q8_sum(c, row);
+    const __m512i middle = (__m512i)_mm512_set1_ps(DOT_MIDDLE);
     __m512 acc[STREAMS];
     for (int i = 0; i < C; i++) in[i] = affine_tile(c->w, shape, col + i * c->apart), acc[i] = _mm512_setzero_ps();
     for (int g = 0; g < shape->n_groups; g++, x += shape->group_blocks * AFFINE_BLOCK, x_scale += shape->group_blocks, x_sum += shape->group_blocks) {
         float sum = x_sum[0];
         for (int b = 1; b < shape->group_blocks; b++) sum += x_sum[b];
+        const __m512 shift = _mm512_set1_ps(dot_shift(x_scale, shape->group_blocks));
 #pragma GCC unroll 4
         for (int i = 0; i < C; i++) {
             const uint8_t *at = in[i];
-            __m512 t = _mm512_setzero_ps();
+            __m512 t = shift;
             for (int b = 0; b < shape->group_blocks; b++, at += shape->block_bytes) {
-                __m512i dot = _mm512_setzero_si512();
+                __m512i dot = middle;
                 for (int v = 0; v < bits; v++) prefetch(at + v * 64, ahead);
 #pragma GCC unroll 8
                 for (int s = 0; s < 8; s++) dot_four(&dot, unpack_step(at, bits, s), x + b * AFFINE_BLOCK + 4 * s);
-                t = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_set1_ps(x_scale[b]), t);
+                t = _mm512_fmadd_ps((__m512)dot, _mm512_set1_ps(x_scale[b]), t);
             }
             prefetch(at, ahead);
             acc[i] = _mm512_fmadd_ps(load_scales(at, shape->scale), t, acc[i]);
@@ -78,6 +80,7 @@ INLINE int rows_of_set(int left) { return left <= DIRECT_ROWS ? left : left < 2 
 /* R rows and the tiles of all streams, two at a time: 12 dots and 12 scaled sums in registers, codes unpacked on the way and used by all
  * rows. A whole group of two streams, then of the other two. */
 INLINE void direct_q8(const struct linear_call *c, const struct affine_shape *shape, int col, int row0, const int bits, const int R) {
+    static const float middle = DOT_MIDDLE;
     const uint8_t *in[STREAMS];
     const size_t ahead = (size_t)c->ahead;
     const int8_t *x[DIRECT_ROWS];
@@ -90,12 +93,15 @@ INLINE void direct_q8(const struct linear_call *c, const struct affine_shape *sh
     }
     for (int g = 0; g < shape->n_groups; g++) {
         const int block0 = g * shape->group_blocks;
-        float sum[DIRECT_ROWS] = {0};
+        float sum[DIRECT_ROWS] = {0}, shift[DIRECT_ROWS];
         for (int b = 0; b < shape->group_blocks; b++)
             for (int r = 0; r < R; r++) sum[r] += x_sum[r][block0 + b];
+        for (int r = 0; r < R; r++) shift[r] = dot_shift(x_scale[r] + block0, shape->group_blocks);
         __asm__ volatile("" ::: "memory"); /* acc and sum stay in memory: there are no registers left */
-#define SUMS(r) __m512 t##r##0 = _mm512_setzero_ps(), t##r##1 = _mm512_setzero_ps();
-#define DOTS(r) __m512i d##r##0 = _mm512_setzero_si512(), d##r##1 = _mm512_setzero_si512();
+#define SUMS(r)                                                                                \
+    __m512 t##r##0 = unset(), t##r##1 = unset();                                             \
+    if (R > r) t##r##0 = load_everywhere(&shift[r]), t##r##1 = load_everywhere(&shift[r]);
+#define DOTS(r) __m512i d##r##0 = (__m512i)load_everywhere(&middle), d##r##1 = (__m512i)load_everywhere(&middle);
 #define STEP(r)                                                                              \
     if (R > r) {                                                                             \
         __m512i four = four_inputs(x[r] + block * AFFINE_BLOCK + 4 * s);                     \
@@ -104,8 +110,8 @@ INLINE void direct_q8(const struct linear_call *c, const struct affine_shape *sh
 #define SCALE(r)                                                                             \
     if (R > r) {                                                                             \
         __m512 scale = _mm512_set1_ps(x_scale[r][block]);                                    \
-        t##r##0 = _mm512_fmadd_ps(_mm512_cvtepi32_ps(d##r##0), scale, t##r##0);              \
-        t##r##1 = _mm512_fmadd_ps(_mm512_cvtepi32_ps(d##r##1), scale, t##r##1);              \
+        t##r##0 = _mm512_fmadd_ps((__m512)d##r##0, scale, t##r##0);                          \
+        t##r##1 = _mm512_fmadd_ps((__m512)d##r##1, scale, t##r##1);                          \
     }
 #define ADD(r)                                                                               \
     if (R > r) {                                                                             \
@@ -164,10 +170,6 @@ INLINE void run_few_q8(const struct linear_call *c, int col0, int col1, const in
     }
 }
 
-/* Sums of dots start at DOT_MIDDLE, so that their bits are those of the fp32 number DOT_MIDDLE + dot. The scales of inputs have two bits
- * to spare (backend/rows.h), so DOT_MIDDLE * scale is exact, and fma(DOT_MIDDLE + dot, scale, -DOT_MIDDLE * scale) is dot * scale rounded
- * once: the first block of a group takes no conversion from the two vector ports. */
-
 /* Unpacked codes and scales of PANEL_BLOCKS blocks of 32 columns. */
 struct panel {
     __m512i codes[PANEL_BLOCKS][8][PANEL_TILES];
@@ -176,8 +178,8 @@ struct panel {
 /* Inputs of a set of rows for those blocks. */
 struct panel_set {
     int8_t x[DIRECT_ROWS][PANEL_BLOCKS * AFFINE_BLOCK];
-    float scale[DIRECT_ROWS][PANEL_BLOCKS], shift[DIRECT_ROWS][PANEL_BLOCKS]; /* shift: -DOT_MIDDLE * scale */
-    float sum[DIRECT_ROWS][PANEL_BLOCKS]; /* [b]: of the group that starts with block b */
+    float scale[DIRECT_ROWS][PANEL_BLOCKS];
+    float shift[DIRECT_ROWS][PANEL_BLOCKS], sum[DIRECT_ROWS][PANEL_BLOCKS]; /* [b]: of the group that starts with block b */
 };
 typedef __m512 panel_acc[PANEL_TILES];
 
@@ -216,10 +218,11 @@ static void fill_sets(const struct linear_call *c, struct panel_set *set, int gr
                 prefetch(x + k, 4 * (size_t)c->x->padded);
                 _mm512_store_si512(set->x[r] + k, _mm512_loadu_si512(x + k));
             }
-            __m256 scale = _mm256_maskz_loadu_ps(blocks, call_q8_scale(c, row + r) + block0);
-            _mm256_store_ps(set->scale[r], scale);
-            _mm256_store_ps(set->shift[r], _mm256_mul_ps(_mm256_set1_ps(-DOT_MIDDLE), scale));
-            _mm256_store_ps(set->sum[r], _mm512_castps512_ps256(sums_of_groups(call_q8_sum(c, row + r) + block0, group_blocks, n_blocks)));
+            const float *scale = call_q8_scale(c, row + r) + block0, *sum = call_q8_sum(c, row + r) + block0;
+            _mm256_store_ps(set->scale[r], _mm256_maskz_loadu_ps(blocks, scale));
+            __m512 shift = _mm512_mul_ps(_mm512_set1_ps(-DOT_MIDDLE), sums_of_groups(scale, group_blocks, n_blocks)); /* dot_shift */
+            _mm256_store_ps(set->shift[r], _mm512_castps512_ps256(shift));
+            _mm256_store_ps(set->sum[r], _mm512_castps512_ps256(sums_of_groups(sum, group_blocks, n_blocks)));
         }
     }
 }
@@ -246,9 +249,9 @@ INLINE void panel_q8(struct panel_pass *s, const struct panel_set *in, panel_acc
     }
 #define SCALE(r)                                                             \
     if (R > r) {                                                             \
-        __m512 scale = _mm512_set1_ps(in->scale[r][block]), from = _mm512_set1_ps(DOT_MIDDLE); \
-        t##r##0 = _mm512_fmadd_ps(_mm512_sub_ps((__m512)d##r##0, from), scale, t##r##0); \
-        t##r##1 = _mm512_fmadd_ps(_mm512_sub_ps((__m512)d##r##1, from), scale, t##r##1); \
+        __m512 scale = _mm512_set1_ps(in->scale[r][block]);                   \
+        t##r##0 = _mm512_fmadd_ps((__m512)d##r##0, scale, t##r##0);           \
+        t##r##1 = _mm512_fmadd_ps((__m512)d##r##1, scale, t##r##1);           \
     }
 #define ADD(r)                                                               \
     if (R > r) {                                                             \

@@ -48,17 +48,17 @@ INLINE void unpack(const uint8_t *in, const int bits, int8x16_t v[8][QUARTERS]) 
         }
 }
 
-/* Dots of one block with R rows; x[r] points to its 32 inputs. */
+/* DOT_MIDDLE, as bits, and the dots of one block with R rows; x[r] points to its 32 inputs. */
 INLINE void dots(const int8x16_t (*v)[QUARTERS], const int8_t *const *x, const int bits, const int R, int32x4_t dot[ROWS][QUARTERS]) {
     int8x16_t in[ROWS][2];
     for (int r = 0; r < R; r++) {
         in[r][0] = vld1q_s8(x[r]), in[r][1] = vld1q_s8(x[r] + 16);
-        int32_t start = 0;
+        int32x4_t start = vreinterpretq_s32_f32(vdupq_n_f32(DOT_MIDDLE));
         if (bits == 8) {
             int8x16_t one = vdupq_n_s8(1);
-            start = 128 * vaddvq_s32(vdotq_s32(vdotq_s32(vdupq_n_s32(0), in[r][0], one), in[r][1], one));
+            start = vaddq_s32(start, vdupq_n_s32(128 * vaddvq_s32(vdotq_s32(vdotq_s32(vdupq_n_s32(0), in[r][0], one), in[r][1], one))));
         }
-        for (int q = 0; q < QUARTERS; q++) dot[r][q] = vdupq_n_s32(start);
+        for (int q = 0; q < QUARTERS; q++) dot[r][q] = start;
     }
 #define STEP(s)                                                                                        \
     for (int q = 0; q < QUARTERS; q++) {                                                               \
@@ -81,7 +81,7 @@ INLINE void rows_q8(const struct linear_call *c, struct panel *p, int group_bloc
         float32x4_t t[ROWS][QUARTERS];
         float sum[ROWS] = {0};
         for (int r = 0; r < R; r++)
-            for (int q = 0; q < QUARTERS; q++) t[r][q] = vdupq_n_f32(0);
+            for (int q = 0; q < QUARTERS; q++) t[r][q] = vdupq_n_f32(dot_shift(call_q8_scale(c, row0 + r) + block0 + block, group_blocks));
         for (int b = 0; b < group_blocks; b++, block++) {
             int32x4_t dot[ROWS][QUARTERS];
             const int8_t *x[ROWS];
@@ -90,7 +90,7 @@ INLINE void rows_q8(const struct linear_call *c, struct panel *p, int group_bloc
             for (int r = 0; r < R; r++) {
                 float32x4_t scale = vdupq_n_f32(call_q8_scale(c, row0 + r)[block0 + block]);
                 sum[r] += call_q8_sum(c, row0 + r)[block0 + block];
-                for (int q = 0; q < QUARTERS; q++) t[r][q] = vfmaq_f32(t[r][q], vcvtq_f32_s32(dot[r][q]), scale);
+                for (int q = 0; q < QUARTERS; q++) t[r][q] = vfmaq_f32(t[r][q], vreinterpretq_f32_s32(dot[r][q]), scale);
             }
         }
         for (int r = 0; r < R; r++) end_group(p, g, row0 + r, t[r], sum[r]);
