@@ -65,7 +65,8 @@ static inline vf vf_lookup(const float *table, int n, vi i) {
     if (n <= 8) return _mm256_permutevar8x32_ps(vf_load(table), (__m256i)i);
     return _mm256_i32gather_ps(table, (__m256i)i, 4);
 }
-static inline vf vf_times_power(vf x, vi n) {
+static inline vf vf_times_power(vf x, vf power) {
+    vi n = vf_to_int(power);
     vi half = n >> 1;
     return x * (vf)((half + 127) << 23) * (vf)((n - half + 127) << 23);
 }

@@ -56,5 +56,5 @@ static inline vf vf_lookup(const float *table, int n, vi i) {
     if (n <= 32) return _mm512_permutex2var_ps(vf_load(table), (__m512i)i, vf_load(table + 16));
     return _mm512_i32gather_ps((__m512i)i, table, 4);
 }
-static inline vf vf_times_power(vf x, vi n) { return _mm512_scalef_ps(x, _mm512_cvtepi32_ps((__m512i)n)); }
+static inline vf vf_times_power(vf x, vf n) { return _mm512_scalef_ps(x, n); }
 #endif

@@ -15,7 +15,7 @@ static inline vf vf_exp(vf x) {
     p = vf_madd(p, r, vf_set(1.6666665459e-1f));
     p = vf_madd(p, r, vf_set(5.0000001201e-1f));
     p = vf_madd(p, r * r, r) + vf_set(1.0f);
-    return vf_times_power(p, vf_to_int(n));
+    return vf_times_power(p, n);
 }
 
 static inline vf vf_sigmoid(vf x) { return vf_set(1.0f) / (vf_set(1.0f) + vf_exp(-x)); }

@@ -48,7 +48,8 @@ static inline vf vf_load_f16(const uint16_t *p) { return (vf)vcvt_f32_f16(vreint
 static inline vf vf_lookup(const float *table, int n, vi i) {
     return (void)n, (vf){table[i[0]], table[i[1]], table[i[2]], table[i[3]]};
 }
-static inline vf vf_times_power(vf x, vi n) {
+static inline vf vf_times_power(vf x, vf power) {
+    vi n = vf_to_int(power);
     vi half = n >> 1;
     return x * (vf)((half + 127) << 23) * (vf)((n - half + 127) << 23);
 }

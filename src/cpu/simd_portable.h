@@ -61,7 +61,8 @@ static inline vf vf_load_f16(const uint16_t *p) {
 static inline vf vf_lookup(const float *table, int n, vi i) {
     return (void)n, (vf){table[i[0]], table[i[1]], table[i[2]], table[i[3]]};
 }
-static inline vf vf_times_power(vf x, vi n) { /* x * 2^n, -252 <= n <= 254, rounded once */
+static inline vf vf_times_power(vf x, vf power) { /* x * 2^n, -252 <= n <= 254, rounded once */
+    vi n = vf_to_int(power);
     vi half = n >> 1;
     return x * (vf)((half + 127) << 23) * (vf)((n - half + 127) << 23);
 }
