@@ -43,11 +43,13 @@ struct delta_log {        /* rows that were run but not folded into the state; f
 struct delta_snapshot { int row; float *state, *conv; }; /* state after the first `row` rows (1..n_rows) of the group */
 struct delta_group {
     int row0, n_rows;
-    float *state;         /* [Hv][Dk][Dv], read and, after folding, written */
+    float *state;         /* [Hv][Dk][Dv], read and, as `fold` says, written */
     float *conv;          /* [Kc-1][C], oldest first */
     struct delta_log pending; int n_pending; /* rows of steps before that state and conv do not have yet */
-    enum { FOLD_ALL, FOLD_PENDING, FOLD_NOTHING } fold; /* which rows they have after this step: the pending and its own; */
-    struct delta_log log;                    /* the pending ones, and its own go here; or no more, likewise, and state is only read */
+    /* FOLD_ALL: state and conv end behind this step's last row. FOLD_PENDING: behind the pending rows, and the step's go to `log`.
+     * FOLD_NOTHING: both are only read, and the step's rows go to `log`. */
+    enum { FOLD_ALL, FOLD_PENDING, FOLD_NOTHING } fold;
+    struct delta_log log;
     struct delta_snapshot *snapshots; int n_snapshots;
 };
 struct delta_shape { int key_heads, value_heads, key_dim, value_dim, conv_kernel; };

@@ -9,7 +9,7 @@
 #include "cpu/delta.h"
 #include "cpu/ops.h"
 
-enum { PREPARE_ROWS = 32, FEW_ROWS = 2, MAX_TAPS = 16 };
+enum { PREPARE_ROWS = 32, PREPARE_UNITS = 4, FEW_ROWS = 2, MAX_TAPS = 16 };
 
 static int key_width(const struct delta_shape *s) { return s->key_heads * s->key_dim; }
 static int channels(const struct delta_shape *s) { return 2 * key_width(s) + s->value_heads * s->value_dim; }
@@ -22,16 +22,37 @@ static const float *conv_input(const struct delta_shape *s, const struct delta_g
     return qkv + (int64_t)(g->row0 + i - held - g->n_pending) * c;
 }
 
-/* Tasks of a group in prepare: per block of rows each query, key and value head, then decay and beta. */
+/* The group that a task is of. A thread's tasks follow each other, mostly, so the search goes on where the last one ended; at the head
+ * of the scratch memory. */
+struct found { int group, first; };
+typedef int group_tasks(const struct cpu *c, const struct delta_shape *s, const struct delta_group *g);
+
+static int all_tasks(const struct cpu *c, const struct delta_shape *s, const struct delta_group *groups, int n_groups, group_tasks *tasks, void *head) {
+    int n = 0;
+    for (int g = 0; g < n_groups; g++) n += tasks(c, s, &groups[g]);
+    *(struct found *)head = (struct found){0, 0};
+    return n;
+}
+
+/* *task: then counted within the group. */
+static const struct delta_group *find_group(const struct cpu *c, const struct delta_shape *s, const struct delta_group *groups, group_tasks *tasks,
+                                            struct found *f, int *task) {
+    if (*task < f->first) *f = (struct found){0, 0};
+    for (int n; *task - f->first >= (n = tasks(c, s, &groups[f->group])); f->group++) f->first += n;
+    *task -= f->first;
+    return &groups[f->group];
+}
+
+/* Units of a group in prepare, PREPARE_UNITS in a task: per block of rows each query, key and value head, then decay and beta. */
 static int prepare_units(const struct delta_shape *s) { return 2 * s->key_heads + s->value_heads + 1; }
-static int row_blocks(const struct delta_group *g) { return (g->n_rows + PREPARE_ROWS - 1) / PREPARE_ROWS; }
+static int prepare_parts(const struct delta_shape *s) { return (prepare_units(s) + PREPARE_UNITS - 1) / PREPARE_UNITS; }
+static int prepare_group_tasks(const struct cpu *c, const struct delta_shape *s, const struct delta_group *g) {
+    return (void)c, (g->n_rows + PREPARE_ROWS - 1) / PREPARE_ROWS * prepare_parts(s);
+}
 
 static int prepare_tasks(const struct cpu *c, const struct op *op, void *head) {
-    (void)c, (void)head;
     const struct op_delta_prepare *o = &op->delta_prepare;
-    int n = 0;
-    for (int g = 0; g < o->n_groups; g++) n += row_blocks(&o->groups[g]) * prepare_units(&o->shape);
-    return n;
+    return all_tasks(c, &o->shape, o->groups, o->n_groups, prepare_group_tasks, head);
 }
 
 /* One head of rows [r0, r0 + n_rows): convolution, silu and, for queries and keys, the norm. */
@@ -53,21 +74,24 @@ static void prepare_head(const struct cpu_vec *vec, const struct op_delta_prepar
     }
 }
 
-static void prepare_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
-    (void)scratch;
-    const struct op_delta_prepare *o = &op->delta_prepare;
-    const struct delta_group *g = o->groups;
-    int units = prepare_units(&o->shape), hv = o->shape.value_heads;
-    for (; task >= row_blocks(g) * units; g++) task -= row_blocks(g) * units;
-    int unit = task % units, r0 = task / units * PREPARE_ROWS, r1 = r0 + PREPARE_ROWS < g->n_rows ? r0 + PREPARE_ROWS : g->n_rows;
-    if (unit < units - 1) {
-        prepare_head(c->isa->vec, o, g, r0, r1 - r0, unit);
+static void prepare_unit(const struct cpu_vec *vec, const struct op_delta_prepare *o, const struct delta_group *g, int r0, int n_rows, int unit) {
+    const int hv = o->shape.value_heads;
+    if (unit + 1 < prepare_units(&o->shape)) {
+        prepare_head(vec, o, g, r0, n_rows, unit);
         return;
     }
-    for (int r = r0; r < r1; r++) {
+    for (int r = r0; r < r0 + n_rows; r++) {
         int64_t at = (int64_t)(g->row0 + r) * hv;
-        c->isa->vec->decay_beta(o->a + at, o->dt_bias, o->neg_exp_a_log, o->b + at, hv, o->decay + at, o->beta + at);
+        vec->decay_beta(o->a + at, o->dt_bias, o->neg_exp_a_log, o->b + at, hv, o->decay + at, o->beta + at);
     }
+}
+
+static void prepare_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
+    const struct op_delta_prepare *o = &op->delta_prepare;
+    const struct delta_group *g = find_group(c, &o->shape, o->groups, prepare_group_tasks, scratch, &task);
+    const int parts = prepare_parts(&o->shape), unit0 = task % parts * PREPARE_UNITS, r0 = task / parts * PREPARE_ROWS;
+    const int n_rows = g->n_rows - r0 < PREPARE_ROWS ? g->n_rows - r0 : PREPARE_ROWS;
+    for (int i = unit0; i < unit0 + PREPARE_UNITS && i < prepare_units(&o->shape); i++) prepare_unit(c->isa->vec, o, g, r0, n_rows, i);
 }
 const struct cpu_op cpu_op_delta_prepare = {.n_tasks = prepare_tasks, .run = prepare_run};
 
@@ -81,15 +105,12 @@ static int slices_per_head(const struct cpu *c, const struct delta_shape *s, con
     return (s->value_dim + columns - 1) / columns;
 }
 /* Tasks of a group: its slices, then the convolution's inputs. */
-static int group_tasks(const struct cpu *c, const struct delta_shape *s, const struct delta_group *g) {
+static int delta_group_tasks(const struct cpu *c, const struct delta_shape *s, const struct delta_group *g) {
     return s->value_heads * slices_per_head(c, s, g) + 1;
 }
 
 static int delta_tasks(const struct cpu *c, const struct op *op, void *head) {
-    (void)head;
-    int n = 0;
-    for (int g = 0; g < op->delta.n_groups; g++) n += group_tasks(c, &op->delta.shape, &op->delta.groups[g]);
-    return n;
+    return all_tasks(c, &op->delta.shape, op->delta.groups, op->delta.n_groups, delta_group_tasks, head);
 }
 
 /* The conv state behind the first n_rows rows of the step. In place: rows only move towards the front. */
@@ -204,8 +225,7 @@ static const float *next_state(const struct op_delta *o, const struct delta_grou
 
 static void delta_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
     const struct op_delta *o = &op->delta;
-    const struct delta_group *g = o->groups;
-    for (int n; task >= (n = group_tasks(c, &o->shape, g)); g++) task -= n;
+    const struct delta_group *g = find_group(c, &o->shape, o->groups, delta_group_tasks, scratch, &task);
     int per_head = slices_per_head(c, &o->shape, g), columns = slice_columns(c, &o->shape, g);
     if (task == o->shape.value_heads * per_head) {
         run_conv(o, g);
@@ -214,10 +234,10 @@ static void delta_run(const struct cpu *c, const struct op *op, int task, void *
     struct slice s = {o, g, task / per_head, task % per_head * columns, columns, NULL};
     if (per_head == 1) s.ahead = next_state(o, g, task);
     if (s.n > o->shape.value_dim - s.c0) s.n = o->shape.value_dim - s.c0;
-    run_slice(c->isa->delta, &s, scratch);
+    run_slice(c->isa->delta, &s, (float *)((uint8_t *)scratch + SCRATCH_HEAD));
 }
 
 static size_t delta_scratch(const struct cpu *c, const struct step_limits *l) {
-    return (void)c, (size_t)(l->key_dim + 1) * (size_t)l->value_dim * sizeof(float);
+    return (void)c, SCRATCH_HEAD + (size_t)(l->key_dim + 1) * (size_t)l->value_dim * sizeof(float);
 }
 const struct cpu_op cpu_op_delta = {.n_tasks = delta_tasks, .run = delta_run, .scratch_bytes = delta_scratch};
