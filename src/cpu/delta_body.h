@@ -99,7 +99,7 @@ static void pass_any(const struct delta_step *s, int c, int n, float qk) {
 }
 
 /* Rows of a prompt, all but its first: whole vectors in wide passes. */
-static int columns_of_prompt(const struct delta_step *s, const int n_before, float qk) {
+static inline __attribute__((always_inline)) int columns_of_prompt(const struct delta_step *s, const int n_before, float qk) {
     int c = 0;
     for (; c + DELTA_VECTORS * V <= s->n_columns; c += DELTA_VECTORS * V) pass(s, c, DELTA_VECTORS, n_before, 1, qk);
     for (; DELTA_VECTORS > 4 && c + 4 * V <= s->n_columns; c += 4 * V) pass(s, c, 4, n_before, 1, qk);
