@@ -13,6 +13,11 @@
 
 static volatile sig_atomic_t interrupted;
 static void on_interrupt(int signal_number) { (void)signal_number, interrupted = 1; }
+/* Ctrl-C ends the reading of a line. While an answer is written it must not end a write, which would be an error of the terminal. */
+static void catch_interrupts(int flags) {
+    struct sigaction stop = {.sa_handler = on_interrupt, .sa_flags = flags};
+    sigaction(SIGINT, &stop, NULL);
+}
 
 struct options { const char *system, *tools, *session_save; int thinking, no_thinking, thinking_budget, max_tokens; };
 
@@ -22,6 +27,7 @@ struct chat {
     struct run_sampling *sampling;
     json_t *messages;
     char *tools;
+    struct buf said, thought; /* of the answer under way */
     int thinking, on_terminal, dimmed, at_line_start, any;
 };
 
@@ -48,6 +54,8 @@ static int on_event(void *arg, const struct weft_event *v) {
     struct weft_error e;
     if (v->kind == WEFT_EVENT_PROGRESS) progress_show(NULL, "reading", v->total ? (double)v->done / v->total : -1);
     else progress_end();
+    if (v->kind == WEFT_EVENT_REASONING) buf_add(&c->thought, v->text, v->n_bytes);
+    if (v->kind == WEFT_EVENT_TEXT) buf_add(&c->said, v->text, v->n_bytes);
     if (v->kind == WEFT_EVENT_REASONING && c->on_terminal) dim(c, 1), out_bytes(v->text, v->n_bytes);
     if (v->kind == WEFT_EVENT_TEXT) show_text(c, v->text, v->n_bytes);
     if (v->kind == WEFT_EVENT_TOOL_CALL) {
@@ -58,11 +66,15 @@ static int on_event(void *arg, const struct weft_event *v) {
     return out_check(&e) < 0 || interrupted;
 }
 
-/* What was said, also when it was stopped half-way. */
-static void remember(struct chat *c, const struct weft_answer *a) {
-    json_t *m = json_pack("{s:s,s:s}", "role", "assistant", "content", a->text);
-    if (m && a->reasoning[0]) json_object_set_new(m, "reasoning_content", json_string(a->reasoning));
-    json_t *calls = a->tool_calls ? json_loads(a->tool_calls, 0, NULL) : NULL, *list = json_array(), *call;
+/* What was said, also when it was stopped half-way; where nothing was, the question is taken back. */
+static void remember(struct chat *c, const char *tool_calls) {
+    if (!c->said.n && !c->thought.n && !tool_calls) {
+        json_array_remove(c->messages, json_array_size(c->messages) - 1);
+        return;
+    }
+    json_t *m = json_pack("{s:s,s:s}", "role", "assistant", "content", c->said.n ? c->said.data : "");
+    if (m && c->thought.n) json_object_set_new(m, "reasoning_content", json_string(c->thought.data));
+    json_t *calls = tool_calls ? json_loads(tool_calls, 0, NULL) : NULL, *list = json_array(), *call;
     size_t i;
     json_array_foreach(calls, i, call)
         json_array_append_new(list, json_pack("{s:s,s:O}", "type", "function", "function", call));
@@ -82,17 +94,21 @@ static int answer(struct chat *c, struct weft_error *e) {
     q.session_save = c->o->session_save;
     q.on_event = on_event, q.arg = c;
     c->at_line_start = 1, c->any = 0, interrupted = 0;
+    buf_clear(&c->said), buf_clear(&c->thought);
     int code = messages ? run_sampling_apply(c->sampling, &q.sampling, e) : error_memory(e, "the conversation");
+    catch_interrupts(SA_RESTART);
     if (!code) code = weft_generate(&a, c->r->engine, &q, e);
+    catch_interrupts(0);
     free(messages);
     progress_end();
-    if (code) return code;
+    int stopped = code == WEFT_ERROR_CANCELLED && interrupted;
     dim(c, 0);
+    if (code && !stopped) return code;
     if (!c->at_line_start) out_text("\n");
-    int failed = a.result.finish == WEFT_FINISH_ERROR && a.result.error.code != WEFT_ERROR_CANCELLED;
-    if (failed) code = error_set(e, a.result.error.code, "%s", a.result.error.message);
-    else remember(c, &a);
-    weft_answer_drop(&a);
+    if (c->said.failed || c->thought.failed) code = error_memory(e, "the answer");
+    else remember(c, stopped ? NULL : a.tool_calls), code = 0;
+    if (!stopped) weft_answer_drop(&a);
+    interrupted = 0;
     return code;
 }
 
@@ -220,16 +236,17 @@ static int run(int argc, char **argv, struct weft_error *e) {
     struct run r;
     struct chat c = {.r = &r, .o = &o, .sampling = &s, .thinking = o.no_thinking ? -1 : o.thinking,
                      .on_terminal = isatty(0) && isatty(1)};
+    buf_init(&c.said), buf_init(&c.thought);
     if (o.tools) code = read_tools(&c, e);
     if (!code) code = run_open(&r, a.positional[0], &ro, e);
     if (!code) {
-        struct sigaction stop = {.sa_handler = on_interrupt}; /* without SA_RESTART: reading a line ends too */
-        sigaction(SIGINT, &stop, NULL);
+        catch_interrupts(0);
         if (c.on_terminal) rl_pre_input_hook = (rl_hook_func_t *)ignore_zero_bytes;
         if (c.on_terminal) out_printf("%s; /help tells what else there is\n", r.info.folder);
         code = converse(&c, e);
         run_close(&r);
     }
+    buf_drop(&c.said), buf_drop(&c.thought);
     free(c.tools), json_decref(c.messages);
     return code;
 }
