@@ -53,6 +53,10 @@ struct delta_group {
     struct delta_snapshot *snapshots; int n_snapshots;
 };
 struct delta_shape { int key_heads, value_heads, key_dim, value_dim, conv_kernel; };
+/* Floats of a row: its keys (as many queries), its values, and C, what the convolution takes: queries, keys, values. */
+static inline int delta_keys(const struct delta_shape *s) { return s->key_heads * s->key_dim; }
+static inline int delta_values(const struct delta_shape *s) { return s->value_heads * s->value_dim; }
+static inline int delta_channels(const struct delta_shape *s) { return 2 * delta_keys(s) + delta_values(s); }
 
 /* Convolution and what the rule needs of it. Per row: x = silu(conv(qkv)), q and k divided by sqrt(sum of squares + 1e-6) per
  * head, q then by sqrt(Dk); decay = exp(-exp(A_log) softplus(a + dt_bias)); beta = sigmoid(b). */

@@ -11,17 +11,13 @@ static size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * u
 /* Large items begin on a page of the system, so that freeing one gives all of it back. */
 static size_t item_size(size_t bytes) { return round_up(bytes, bytes >= 65536 ? 4096 : 64); }
 
-static size_t key_values(const struct delta_shape *d) { return (size_t)d->key_heads * (size_t)d->key_dim; }
-static size_t value_values(const struct delta_shape *d) { return (size_t)d->value_heads * (size_t)d->value_dim; }
-static size_t channels(const struct delta_shape *d) { return 2 * key_values(d) + value_values(d); }
-
 static struct log_layout layout_log(const struct delta_shape *d, int n_rows) {
     struct log_layout l;
     size_t n = (size_t)n_rows * sizeof(float);
     l.k = round_up(n * (size_t)d->value_heads, 64);
-    l.u = l.k + round_up(n * key_values(d), 64);
-    l.conv = l.u + round_up(n * value_values(d), 64);
-    l.layer_bytes = l.conv + round_up(n * channels(d), 64);
+    l.u = l.k + round_up(n * (size_t)delta_keys(d), 64);
+    l.conv = l.u + round_up(n * (size_t)delta_values(d), 64);
+    l.layer_bytes = l.conv + round_up(n * (size_t)delta_channels(d), 64);
     return l;
 }
 
@@ -29,8 +25,8 @@ static void layout_delta(struct delta_layout *l, const struct cache_shape *s, in
     const struct delta_shape *d = &s->delta;
     *l = (struct delta_layout){0};
     if (s->n_delta == 0) return;
-    l->conv = round_up(value_values(d) * (size_t)d->key_dim * sizeof(float), 64);
-    l->layer_bytes = l->conv + round_up((size_t)(d->conv_kernel > 1 ? d->conv_kernel - 1 : 0) * channels(d) * sizeof(float), 64);
+    l->conv = round_up((size_t)delta_values(d) * (size_t)d->key_dim * sizeof(float), 64);
+    l->layer_bytes = l->conv + round_up((size_t)(d->conv_kernel > 1 ? d->conv_kernel - 1 : 0) * (size_t)delta_channels(d) * sizeof(float), 64);
     l->undo = layout_log(d, max_undo_rows), l->wait = layout_log(d, WAIT_ROWS);
 }
 

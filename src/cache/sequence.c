@@ -146,8 +146,8 @@ static struct delta_log waiting_rows(const struct sequence *s, int layer) {
 struct delta_log sequence_wait_log(const struct sequence *s, int layer) {
     const struct delta_shape *d = &s->cache->shape.delta;
     struct delta_log log = waiting_rows(s, layer);
-    int64_t n = s->n_pending, keys = d->key_heads * d->key_dim, values = d->value_heads * d->value_dim;
-    log.decay += n * d->value_heads, log.k += n * keys, log.u += n * values, log.conv_in += n * (2 * keys + values);
+    int64_t n = s->n_pending;
+    log.decay += n * d->value_heads, log.k += n * delta_keys(d), log.u += n * delta_values(d), log.conv_in += n * delta_channels(d);
     return log;
 }
 

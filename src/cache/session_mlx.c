@@ -66,8 +66,6 @@ static struct kv_shape block_shape(const struct block *b, int dim) {
 }
 static const struct kv_side *block_side(const struct block *b) { return b->is_v ? &b->scheme->v->v : &b->scheme->k->k; }
 
-static int n_channels(const struct delta_shape *d) { return 2 * d->key_heads * d->key_dim + d->value_heads * d->value_dim; }
-
 static int check_layout(const struct cache *c, const struct mlx_layout *l) {
     int n = 0;
     for (int i = 0; i < l->n_layers; i++) n += l->is_attention[i] != 0;
@@ -106,7 +104,7 @@ static int describe_attention(const struct sequence *s, const struct kv_scheme *
 static int describe_delta(const struct sequence *s, int i, struct names *names, struct tensor_spec *out) {
     const struct delta_shape *d = &s->cache->shape.delta;
     enum dtype inputs = s->cache->shape.f32_rows ? DTYPE_F32 : DTYPE_BF16;
-    out[0] = (struct tensor_spec){add_name(names, "%d.0.0", i, 0, 0), inputs, 3, {1, d->conv_kernel - 1, n_channels(d)}};
+    out[0] = (struct tensor_spec){add_name(names, "%d.0.0", i, 0, 0), inputs, 3, {1, d->conv_kernel - 1, delta_channels(d)}};
     const char *state = add_name(names, "%d.0.1", i, 0, 0);
     out[1] = (struct tensor_spec){state, DTYPE_F32, 4, {1, d->value_heads, d->value_dim, d->key_dim}};
     out[2] = (struct tensor_spec){add_name(names, "%d.1", i, 0, 0), DTYPE_F32, 1, {0}};
@@ -160,7 +158,7 @@ static void put_delta(struct mlx_output *o, int layer, uint8_t *host) {
                                     c->delta.layer_bytes);
     const float *state = (const float *)host;
     float *conv = (float *)(host + c->delta.conv), row[MAX_KEY_DIM];
-    int n_conv = (d->conv_kernel - 1) * n_channels(d);
+    int n_conv = (d->conv_kernel - 1) * delta_channels(d);
     for (int i = 0; i < n_conv && !c->shape.f32_rows; i++) { /* in place: a value is read before its place is written */
         uint16_t rounded = bf16_from_float(conv[i]);
         memcpy((uint8_t *)conv + (size_t)i * sizeof rounded, &rounded, sizeof rounded);
@@ -355,7 +353,7 @@ static int load_delta(struct mlx_input *in, int i, int layer, uint8_t *host) {
     int newer = find(in, "%d.0.0", i, 0, 0) != NULL;
     const struct tensor *inputs = find(in, newer ? "%d.0.0" : "%d.0", i, 0, 0);
     const struct tensor *state = find(in, newer ? "%d.0.1" : "%d.1", i, 0, 0);
-    const int64_t conv_shape[3] = {1, d->conv_kernel - 1, n_channels(d)};
+    const int64_t conv_shape[3] = {1, d->conv_kernel - 1, delta_channels(d)};
     const int64_t state_shape[4] = {1, d->value_heads, d->value_dim, d->key_dim};
     if (!inputs || !state || !dtype_is_float(inputs->dtype) || !dtype_is_float(state->dtype) ||
         !tensor_is_shape(inputs, 3, conv_shape) || !tensor_is_shape(state, 4, state_shape))

@@ -67,9 +67,8 @@ static void count_work(struct bench *b) {
     b->experts_chosen = c->n_experts ? (double)c->top_k / c->n_experts : 0;
     model_visit(m, count_weight, b);
     const struct delta_shape *d = &shape.delta;
-    double channels = 2.0 * d->key_heads * d->key_dim + (double)d->value_heads * d->value_dim;
     b->state_bytes = 2.0 * 4 * shape.n_delta *
-                     ((double)d->value_heads * d->key_dim * d->value_dim + channels * (d->conv_kernel > 0 ? d->conv_kernel - 1 : 0));
+                     ((double)delta_values(d) * d->key_dim + (double)delta_channels(d) * (d->conv_kernel > 0 ? d->conv_kernel - 1 : 0));
     const struct cache *cache = engine_cache(b->r->engine);
     enum { PAGES = 1024 };
     b->kv_bytes_per_row = (double)(cache_request_bytes(cache, KV_PAGE_ROWS * (PAGES + 1), 0) -

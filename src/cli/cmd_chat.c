@@ -66,10 +66,12 @@ static int on_event(void *arg, const struct weft_event *v) {
     return out_check(&e) < 0 || interrupted;
 }
 
+static void take_question_back(struct chat *c) { json_array_remove(c->messages, json_array_size(c->messages) - 1); }
+
 /* What was said, also when it was stopped half-way; where nothing was, the question is taken back. */
 static void remember(struct chat *c, const char *tool_calls) {
     if (!c->said.n && !c->thought.n && !tool_calls) {
-        json_array_remove(c->messages, json_array_size(c->messages) - 1);
+        take_question_back(c);
         return;
     }
     json_t *m = json_pack("{s:s,s:s}", "role", "assistant", "content", c->said.n ? c->said.data : "");
@@ -190,7 +192,7 @@ static int converse(struct chat *c, struct weft_error *e) {
         if (out_check(&lost) < 0) break; /* main tells of it */
         if (code && c->on_terminal) { /* the question is taken back, the conversation goes on */
             fprintf(stderr, "weft: %s\n", e->message);
-            json_array_remove(c->messages, json_array_size(c->messages) - 1);
+            take_question_back(c);
             code = 0;
         }
     }

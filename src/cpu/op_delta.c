@@ -11,12 +11,9 @@
 
 enum { PREPARE_ROWS = 32, PREPARE_UNITS = 4, FEW_ROWS = 2, MAX_TAPS = 16 };
 
-static int key_width(const struct delta_shape *s) { return s->key_heads * s->key_dim; }
-static int channels(const struct delta_shape *s) { return 2 * key_width(s) + s->value_heads * s->value_dim; }
-
 /* Row i of the list of a group's convolution inputs. qkv: this step's inputs of the whole batch. */
 static const float *conv_input(const struct delta_shape *s, const struct delta_group *g, const float *qkv, int i) {
-    int held = s->conv_kernel - 1, c = channels(s);
+    int held = s->conv_kernel - 1, c = delta_channels(s);
     if (i < held) return g->conv + (int64_t)i * c;
     if (i < held + g->n_pending) return g->pending.conv_in + (int64_t)(i - held) * c;
     return qkv + (int64_t)(g->row0 + i - held - g->n_pending) * c;
@@ -60,14 +57,14 @@ static void prepare_head(const struct cpu_vec *vec, const struct op_delta_prepar
                          int n_rows, int unit) {
     const struct delta_shape *s = &o->shape;
     int is_value = unit >= 2 * s->key_heads, n = is_value ? s->value_dim : s->key_dim, taps = s->conv_kernel;
-    int c0 = is_value ? 2 * key_width(s) + (unit - 2 * s->key_heads) * n : unit * n;
+    int c0 = is_value ? 2 * delta_keys(s) + (unit - 2 * s->key_heads) * n : unit * n;
     const float *in[PREPARE_ROWS + MAX_TAPS];
     CHECK(taps <= MAX_TAPS && n_rows <= PREPARE_ROWS);
     for (int i = 0; i < n_rows + taps - 1; i++) in[i] = conv_input(s, g, o->qkv, g->n_pending + r0 + i) + c0;
-    float *out = o->mixed + (int64_t)(g->row0 + r0) * channels(s) + c0;
+    float *out = o->mixed + (int64_t)(g->row0 + r0) * delta_channels(s) + c0;
     vec->conv(in, o->conv_weight + (int64_t)c0 * taps, o->conv_bias ? o->conv_bias + c0 : NULL, taps, n_rows, n, out,
-              channels(s));
-    for (int r = 0; r < n_rows && !is_value; r++, out += channels(s)) {
+              delta_channels(s));
+    for (int r = 0; r < n_rows && !is_value; r++, out += delta_channels(s)) {
         float scale = 1.0f / sqrtf(vec->dot(out, out, n) + 1e-6f);
         if (unit < s->key_heads) scale /= sqrtf((float)s->key_dim);
         vec->norm(out, scale, NULL, NULL, n, out);
@@ -115,7 +112,7 @@ static int delta_tasks(const struct cpu *c, const struct op *op, void *head) {
 
 /* The conv state behind the first n_rows rows of the step. In place: rows only move towards the front. */
 static void keep_conv(const struct op_delta *o, const struct delta_group *g, int n_rows, float *conv) {
-    int c = channels(&o->shape);
+    int c = delta_channels(&o->shape);
     for (int i = 0; i < o->shape.conv_kernel - 1; i++) {
         const float *from = conv_input(&o->shape, g, o->qkv, g->n_pending + n_rows + i);
         if (from != conv + (int64_t)i * c) memcpy(conv + (int64_t)i * c, from, (size_t)c * sizeof *conv);
@@ -123,7 +120,7 @@ static void keep_conv(const struct op_delta *o, const struct delta_group *g, int
 }
 
 static void run_conv(const struct op_delta *o, const struct delta_group *g) {
-    size_t c = (size_t)channels(&o->shape);
+    size_t c = (size_t)delta_channels(&o->shape);
     for (int i = 0; i < g->n_snapshots; i++) keep_conv(o, g, g->snapshots[i].row, g->snapshots[i].conv);
     if (g->fold != FOLD_ALL) memcpy(g->log.conv_in, o->qkv + (size_t)g->row0 * c, (size_t)g->n_rows * c * sizeof *g->conv);
     if (g->fold != FOLD_NOTHING) keep_conv(o, g, g->fold == FOLD_ALL ? g->n_rows : 0, g->conv);
@@ -132,10 +129,10 @@ static void run_conv(const struct op_delta *o, const struct delta_group *g) {
 /* A slice: columns [c0, c0 + n) of value head h. ahead: the state that this thread will likely read next, of a size with its own; or NULL. */
 struct slice { const struct op_delta *o; const struct delta_group *g; int h, c0, n; const float *ahead; };
 
-static const float *slice_key(const struct slice *s, int r) { /* its query lies key_width before it */
+static const float *slice_key(const struct slice *s, int r) { /* its query lies delta_keys before it */
     const struct delta_shape *p = &s->o->shape;
     int key_head = s->h / (p->value_heads / p->key_heads);
-    return s->o->mixed + (int64_t)(s->g->row0 + r) * channels(p) + key_width(p) + key_head * p->key_dim;
+    return s->o->mixed + (int64_t)(s->g->row0 + r) * delta_channels(p) + delta_keys(p) + key_head * p->key_dim;
 }
 static float *slice_state(const struct slice *s, float *state) {
     return state + (int64_t)s->h * s->o->shape.key_dim * s->o->shape.value_dim + s->c0;
@@ -146,7 +143,7 @@ static void log_row(const struct slice *s, int r, float decay) {
     int share = p->value_heads / p->key_heads;
     if (s->c0 > 0) return;
     s->g->log.decay[(int64_t)r * p->value_heads + s->h] = decay;
-    float *k = s->g->log.k + (int64_t)r * key_width(p) + s->h / share * p->key_dim;
+    float *k = s->g->log.k + (int64_t)r * delta_keys(p) + s->h / share * p->key_dim;
     if (s->h % share == 0) memcpy(k, slice_key(s, r), (size_t)p->key_dim * sizeof *k);
 }
 
@@ -155,7 +152,7 @@ static struct delta_update pending_update(const struct slice *s, int j) {
     const struct delta_log *log = &s->g->pending;
     int share = p->value_heads / p->key_heads;
     return (struct delta_update){log->decay[(int64_t)j * p->value_heads + s->h],
-                                 log->k + (int64_t)j * key_width(p) + s->h / share * p->key_dim,
+                                 log->k + (int64_t)j * delta_keys(p) + s->h / share * p->key_dim,
                                  log->u + ((int64_t)j * p->value_heads + s->h) * p->value_dim + s->c0};
 }
 
@@ -183,8 +180,8 @@ static void take_pending(const struct cpu_delta *d, const struct slice *s, float
 static void find_row(const struct slice *s, int r, const float **k, const float **q, const float **v, float **result) {
     const struct delta_shape *p = &s->o->shape;
     int64_t row = s->g->row0 + r;
-    *k = slice_key(s, r), *q = *k - key_width(p);
-    *v = s->o->mixed + row * channels(p) + 2 * key_width(p) + s->h * p->value_dim + s->c0;
+    *k = slice_key(s, r), *q = *k - delta_keys(p);
+    *v = s->o->mixed + row * delta_channels(p) + 2 * delta_keys(p) + s->h * p->value_dim + s->c0;
     *result = s->o->out + (row * p->value_heads + s->h) * p->value_dim + s->c0;
 }
 

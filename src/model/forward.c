@@ -75,7 +75,7 @@ static void emit_delta(struct step *s, const struct layer *y) {
     struct workspace *ws = s->ws;
     const struct config *c = s->g;
     struct delta_shape shape = {c->linear_k_heads, c->linear_v_heads, c->linear_k_dim, c->linear_v_dim, c->conv_taps};
-    int hv = shape.value_heads, value = hv * shape.value_dim, channels = 2 * shape.key_heads * shape.key_dim + value;
+    int hv = shape.value_heads, value = delta_values(&shape), channels = delta_channels(&shape);
     size_t n = (size_t)s->n_rows;
     float *qkv = ws->wide, *z = qkv + n * (size_t)channels, *b = z + n * (size_t)value, *a = b + n * (size_t)hv;
     step_linear(s, &s->rows, ws->x, 4,
