@@ -43,7 +43,7 @@ static int has_avx2(void) {
 static const struct cpu_isa avx2 = {
     .name = "avx2", .runs_here = has_avx2,
     .vec = &cpu_vec_avx2, .delta = &cpu_delta_avx2, .attention = &cpu_attention_avx2,
-    .kernels = cpu_kernels_avx2,
+    .kernels = cpu_kernels_avx2, .ahead_bytes = 512,
 }, avx512 = {
     .name = "avx512", .runs_here = has_avx512,
     .vec = &cpu_vec_avx512, .delta = &cpu_delta_avx512, .attention = &cpu_attention_avx512,

@@ -11,7 +11,7 @@
 #define CPU_AFFINE_KERNELS(isa, n)                                                                                       \
     extern const struct linear_kernel cpu_affine2_##isa[n], cpu_affine3_##isa[n], cpu_affine4_##isa[n],                  \
         cpu_affine5_##isa[n], cpu_affine6_##isa[n], cpu_affine8_##isa[n];
-CPU_AFFINE_KERNELS(avx2, 2)
+CPU_AFFINE_KERNELS(avx2, 4)
 CPU_AFFINE_KERNELS(avx512, 4)
 CPU_AFFINE_KERNELS(neon, 2)
 extern const struct linear_kernel cpu_affine2_amx, cpu_affine3_amx, cpu_affine4_amx, cpu_affine5_amx, cpu_affine6_amx, cpu_affine8_amx;

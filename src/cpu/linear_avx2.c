@@ -2,198 +2,530 @@
  * so that the bits are too.
  *
  * Dots of int8 inputs: vpmaddubsw gives sums of two products in 16 bits, added up there over as many steps as fit (4-bit codes: all
- * eight; 5: four; 6: two), then widened. 8-bit codes would saturate and go as two halves of 4 bits. */
+ * eight; 5: four; 6: two), then widened. 8-bit codes would saturate and go as two halves of 4 bits.
+ *
+ * "few" kernels unpack in registers, for up to six rows at once. "panel" kernels unpack a panel of codes into L1 once and use it for
+ * every row of the call. With int8 inputs, these are laid out once for all calls of the same rows: one address serves six rows, and
+ * memory is read in order. Six rows x 2 halves are 12 sums, which leaves four registers: everything else comes from memory. */
 #include <immintrin.h>
 #include <limits.h>
+#include <string.h>
 
 #include "cpu/isa.h"
 #include "cpu/linear_affine.h"
 #include "cpu/linear_call.h"
+#include "cpu/linear_tile.h"
 
-#define INLINE static inline __attribute__((always_inline))
-
-enum { HALVES = 2, PANEL_BLOCKS = 8, ROWS = 4, AHEAD_BYTES = 256 };
-
-/* Unpacked codes of PANEL_BLOCKS blocks of one tile, and the sums of all rows. */
-struct panel {
-    __m256i codes[PANEL_BLOCKS][8][HALVES];
-    __m256 scale[PANEL_BLOCKS][HALVES], bias[PANEL_BLOCKS][HALVES]; /* [group of the panel] */
-    __m256 acc[][HALVES];
+enum {
+    HALVES = 2,
+    PANEL_BLOCKS = 8, /* 4 KiB of codes, 8 KiB of 8 bits, beside 1.5 KiB of inputs of a set in L1 */
+    MOST_TILES = 8,   /* sums of 256 rows are 128 KiB */
+    FEW_ROWS = 4,     /* of bf16 inputs */
+    WIDE_TILES = 4,   /* of fp32 codes: 16 KiB for groups of 64 */
 };
 
-static size_t panel_bytes(int n_rows, int n_in) { return (void)n_in, sizeof(struct panel) + (size_t)n_rows * HALVES * sizeof(__m256); }
-
-INLINE __m256 load_scales(const uint8_t *p, enum dtype t) {
-    if (t == DTYPE_F32) return _mm256_loadu_ps((const float *)(const void *)p);
-    __m128i h = _mm_loadu_si128((const void *)p);
-    if (t == DTYPE_F16) return _mm256_cvtph_ps(h);
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+/* Of no value: written before it is read, in a way that the compiler does not see. */
+INLINE __m256i unset(void) {
+    __m256i v;
+    __asm__ volatile("" : "=x"(v)); /* not volatile, all are one, and copied */
+    return v;
 }
+/* The value stays in its register: without this it is loaded and unpacked again for every row. */
+INLINE void keep(__m256i *v) { __asm__("" : "+x"(*v)); }
+/* What was stored stays in memory: there are no registers left. */
+#define IN_MEMORY() __asm__ volatile("" ::: "memory")
 
 INLINE __m256i load(const uint8_t *p) { return _mm256_loadu_si256((const void *)p); }
+INLINE __m256i four_inputs(const int8_t *x) { return _mm256_set1_epi32((int32_t)load_u32(x)); }
+INLINE void prefetch(const void *p, size_t ahead) { _mm_prefetch((const char *)((uintptr_t)p + ahead), _MM_HINT_T0); }
+
+/* Scales or biases of half h as fp32. */
+INLINE __m256 load_scales(const uint8_t *p, enum dtype t, int h) {
+    if (t == DTYPE_F32) return _mm256_loadu_ps((const float *)(const void *)p + 8 * h);
+    __m128i v = _mm_loadu_si128((const void *)(p + 16 * h));
+    if (t == DTYPE_F16) return _mm256_cvtph_ps(v);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16));
+}
 
 INLINE __m256i shift(__m256i v, const int left) {
     return left > 0 ? _mm256_slli_epi16(v, left) : left < 0 ? _mm256_srli_epi16(v, -left) : v;
 }
 
-INLINE void unpack(const uint8_t *in, const int bits, __m256i v[8][HALVES]) {
-    for (int i = 0; i < bits; i++) _mm_prefetch((const char *)((uintptr_t)in + (size_t)i * 64 + AHEAD_BYTES), _MM_HINT_T0);
-#pragma GCC unroll 2
-    for (int h = 0; h < HALVES; h++, in += 32) {
-        const int main_bits = bits == 8 ? 8 : bits >= 4 ? 4 : 2, per = 8 / main_bits;
-        __m256i mask = _mm256_set1_epi8((char)((1 << main_bits) - 1));
-#pragma GCC unroll 8
-        for (int s = 0; s < 8; s++)
-            v[s][h] = _mm256_and_si256(shift(load(in + s / per * 64), -(s % per) * main_bits), mask);
-        if (bits == main_bits) continue;
-        const int more = bits - main_bits, per_more = 8 / more;
-        __m256i mask_more = _mm256_set1_epi8((char)(((1 << more) - 1) << main_bits));
-#pragma GCC unroll 8
-        for (int s = 0; s < 8; s++) {
-            __m256i p = load(in + main_bits * 64 + s / per_more * 64);
-            v[s][h] = _mm256_or_si256(v[s][h], _mm256_and_si256(shift(p, main_bits - s % per_more * more), mask_more));
-        }
-    }
+/* Half h of vector s of a block; of 8-bit codes all bits. */
+INLINE __m256i unpack_step(const uint8_t *in, const int bits, const int s, const int h) {
+    const int main_bits = bits == 8 ? 8 : bits >= 4 ? 4 : 2, more = bits - main_bits, per = 8 / main_bits;
+    __m256i v = load(in + s / per * 64 + 32 * h);
+    if (bits == 8) return v;
+    v = _mm256_and_si256(shift(v, -(s % per) * main_bits), _mm256_set1_epi8((char)((1 << main_bits) - 1)));
+    if (!more) return v;
+    const int per_more = 8 / (more ? more : 1);
+    __m256i p = shift(load(in + main_bits * 64 + s / per_more * 64 + 32 * h), main_bits - s % per_more * more);
+    return _mm256_or_si256(v, _mm256_and_si256(p, _mm256_set1_epi8((char)(((1 << more) - 1) << main_bits))));
 }
 
-INLINE __m256i four_inputs(const int8_t *x) { return _mm256_set1_epi32((int32_t)load_u32(x)); }
-INLINE __m256i widen(__m256i pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
+/* How the dots of a block are cut into chunks, after each of which sums of 16 bits are widened: so many steps of 4 k each, of 8-bit
+ * codes first the low halves of all steps, then the high ones. */
+INLINE int chunk_steps(const int bits) { return bits <= 4 || bits == 8 ? 8 : bits == 5 ? 4 : 2; }
+INLINE int chunk_count(const int bits) { return bits == 8 ? 2 : 8 / chunk_steps(bits); }
+INLINE int first_step(const int bits, const int chunk) { return bits == 8 ? 0 : chunk * chunk_steps(bits); }
+/* Codes of a step as a chunk's dots take them, and what the chunk's sums count. */
+INLINE __m256i chunk_codes(__m256i v, const int bits, const int chunk) {
+    if (bits != 8) return v;
+    return _mm256_and_si256(chunk ? _mm256_srli_epi16(v, 4) : v, _mm256_set1_epi8(15));
+}
+INLINE __m256i chunk_weight(const int bits, const int chunk) { return _mm256_set1_epi16(bits == 8 && chunk ? 16 : 1); }
 
-/* `start` and the dots of one block with R rows. `steps`: how many sums of two products fit 16 bits. */
-INLINE void dots(const __m256i (*v)[HALVES], const int8_t *const *x, int at, const int steps, const int low_half, const int R, __m256i start,
-                 __m256i dot[ROWS][HALVES]) {
-    const __m256i m4 = _mm256_set1_epi8(15);
-    for (int r = 0; r < R; r++) dot[r][0] = dot[r][1] = start;
-#pragma GCC unroll 8
-    for (int s0 = 0; s0 < 8; s0 += steps) {
-        __m256i sum[ROWS][HALVES];
-        for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
-#pragma GCC unroll 8
-        for (int s = s0; s < s0 + steps; s++) {
-            __m256i a = v[s][0], b = v[s][1];
-            if (low_half == 1) a = _mm256_and_si256(a, m4), b = _mm256_and_si256(b, m4);
-            if (low_half == 0) a = _mm256_and_si256(_mm256_srli_epi16(a, 4), m4), b = _mm256_and_si256(_mm256_srli_epi16(b, 4), m4);
-#pragma GCC unroll 4
-            for (int r = 0; r < R; r++) {
-                __m256i four = four_inputs(x[r] + at + 4 * s);
-                sum[r][0] = _mm256_add_epi16(sum[r][0], _mm256_maddubs_epi16(a, four));
-                sum[r][1] = _mm256_add_epi16(sum[r][1], _mm256_maddubs_epi16(b, four));
-            }
-        }
-        for (int r = 0; r < R; r++)
-            for (int h = 0; h < HALVES; h++) dot[r][h] = _mm256_add_epi32(dot[r][h], widen(sum[r][h]));
-    }
+/* Written out, since GCC 12 makes a tree of the sums of all steps, for which it has not the registers. */
+INLINE void add_dots(__m256i *sum, __m256i codes, __m256i four, const int first) {
+    __m256i pairs;
+    if (first) __asm__("vpmaddubsw %2, %1, %0" : "=x"(*sum) : "x"(codes), "x"(four));
+    else __asm__("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(*sum), "=&x"(pairs) : "x"(codes), "x"(four));
 }
 
-INLINE void rows_q8(const struct linear_call *c, struct panel *p, int group_blocks, int n_groups, int block0, int row0, const int bits, const int R) {
-    const __m256i middle = _mm256_castps_si256(_mm256_set1_ps(DOT_MIDDLE));
-    const int8_t *x[ROWS];
-    for (int r = 0; r < R; r++) x[r] = call_q8(c, row0 + r) + block0 * AFFINE_BLOCK;
-    for (int g = 0, block = 0; g < n_groups; g++) {
-        __m256 t[ROWS][HALVES];
-        float sum[ROWS] = {0};
-        for (int r = 0; r < R; r++) t[r][0] = t[r][1] = _mm256_set1_ps(dot_shift(call_q8_scale(c, row0 + r) + block0 + block, group_blocks));
-        for (int b = 0; b < group_blocks; b++, block++) {
-            __m256i dot[ROWS][HALVES];
-            int at = block * AFFINE_BLOCK;
-            if (bits == 8) {
-                __m256i high[ROWS][HALVES];
-                dots(p->codes[block], x, at, 8, 1, R, middle, dot), dots(p->codes[block], x, at, 8, 0, R, _mm256_setzero_si256(), high);
+INLINE void store_half(const struct linear_call *c, float *y, int n, __m256 v) {
+    if (n >= 8) {
+        _mm256_storeu_ps(y, c->accumulate ? _mm256_add_ps(_mm256_loadu_ps(y), v) : v);
+        return;
+    }
+    float result[8];
+    _mm256_storeu_ps(result, v);
+    for (int j = 0; j < n; j++) y[j] = c->accumulate ? y[j] + result[j] : result[j];
+}
+
+/* The tile at column col of the row's results, which lie at y. */
+INLINE void store_tile(const struct linear_call *c, float *y, int col, const __m256 v[HALVES]) {
+    for (int h = 0; h < HALVES; h++) store_half(c, y + 8 * h, c->w->n_out - col - 8 * h, v[h]);
+}
+
+#define SUMS(r) __m256i s##r##0 = unset(), s##r##1 = unset();
+#define STEP(r)                                                                                                 \
+    if (R > r) {                                                                                                \
+        __m256i four = four_inputs(X(r) + 4 * s);                                                               \
+        add_dots(&s##r##0, v0, four, s == first_step(bits, chunk)), add_dots(&s##r##1, v1, four, s == first_step(bits, chunk)); \
+    }
+#define WIDEN(r)                                                                                                \
+    if (R > r) {                                                                                                \
+        d[r][0] = _mm256_add_epi32(chunk ? d[r][0] : middle, _mm256_madd_epi16(s##r##0, weight));               \
+        d[r][1] = _mm256_add_epi32(chunk ? d[r][1] : middle, _mm256_madd_epi16(s##r##1, weight));               \
+    }
+/* d = DOT_MIDDLE + the dots of a block, whose codes are CODES(s, h), with the inputs X(r). */
+#define BLOCK_DOTS()                                                                                            \
+    const __m256i middle = _mm256_castps_si256(_mm256_set1_ps(DOT_MIDDLE));                                     \
+    __m256i d[SET_ROWS][HALVES];                                                                                \
+    _Pragma("GCC unroll 4") for (int chunk = 0; chunk < chunk_count(bits); chunk++) {                           \
+        TILE_ROWS(SUMS)                                                                                         \
+        _Pragma("GCC unroll 8") for (int s = first_step(bits, chunk); s < first_step(bits, chunk) + chunk_steps(bits); s++) { \
+            __m256i v0 = CODES(s, 0), v1 = CODES(s, 1);                                                         \
+            keep(&v0), keep(&v1);                                                                               \
+            TILE_ROWS(STEP)                                                                                     \
+        }                                                                                                       \
+        const __m256i weight = chunk_weight(bits, chunk);                                                       \
+        TILE_ROWS(WIDEN)                                                                                        \
+    }
+
+/* R rows and the tiles of all streams: a whole group of one stream, then of the next. */
+INLINE void few_q8(const struct linear_call *c, const struct affine_shape *shape, int col, int row0, const int bits, const int R) {
+    const int n_streams = c->apart ? STREAMS : 1;
+    const uint8_t *in[STREAMS];
+    const size_t ahead = (size_t)c->ahead;
+    const int8_t *x[SET_ROWS];
+    const float *x_scale[SET_ROWS], *x_sum[SET_ROWS];
+    __m256 acc[STREAMS][SET_ROWS][HALVES];
+    for (int r = 0; r < R; r++) x[r] = call_q8(c, row0 + r), x_scale[r] = call_q8_scale(c, row0 + r), x_sum[r] = call_q8_sum(c, row0 + r);
+    for (int i = 0; i < n_streams; i++) {
+        in[i] = affine_tile(c->w, shape, col + i * c->apart);
+        for (int r = 0; r < R; r++) acc[i][r][0] = acc[i][r][1] = _mm256_setzero_ps();
+    }
+    for (int g = 0; g < shape->n_groups; g++) {
+        const int block0 = g * shape->group_blocks;
+        float sum[SET_ROWS], start[SET_ROWS];
+        for (int r = 0; r < R; r++) {
+            sum[r] = x_sum[r][block0];
+            for (int b = 1; b < shape->group_blocks; b++) sum[r] += x_sum[r][block0 + b];
+            start[r] = dot_shift(x_scale[r] + block0, shape->group_blocks);
+        }
+#pragma GCC unroll 1
+        for (int i = 0; i < n_streams; i++) {
+            const uint8_t *at = in[i];
+            __m256 t[SET_ROWS][HALVES];
+            for (int r = 0; r < R; r++) t[r][0] = t[r][1] = _mm256_set1_ps(start[r]);
+            for (int block = block0; block < block0 + shape->group_blocks; block++, at += shape->block_bytes) {
+                IN_MEMORY();
+                for (int v = 0; v < bits; v++) prefetch(at + v * 64, ahead);
+#define X(r) (x[r] + block * AFFINE_BLOCK)
+#define CODES(s, h) chunk_codes(unpack_step(at, bits, s, h), bits, chunk)
+                BLOCK_DOTS()
+#undef X
+#undef CODES
                 for (int r = 0; r < R; r++)
-                    for (int h = 0; h < HALVES; h++) dot[r][h] = _mm256_add_epi32(dot[r][h], _mm256_slli_epi32(high[r][h], 4));
-            } else {
-                dots(p->codes[block], x, at, bits <= 4 ? 8 : bits == 5 ? 4 : 2, -1, R, middle, dot);
+                    for (int h = 0; h < HALVES; h++)
+                        t[r][h] = _mm256_fmadd_ps(_mm256_castsi256_ps(d[r][h]), _mm256_set1_ps(x_scale[r][block]), t[r][h]);
             }
-            for (int r = 0; r < R; r++) {
-                __m256 scale = _mm256_set1_ps(call_q8_scale(c, row0 + r)[block0 + block]);
-                sum[r] += call_q8_sum(c, row0 + r)[block0 + block];
-                for (int h = 0; h < HALVES; h++) t[r][h] = _mm256_fmadd_ps(_mm256_castsi256_ps(dot[r][h]), scale, t[r][h]);
+            prefetch(at, ahead);
+            for (int h = 0; h < HALVES; h++) {
+                __m256 scale = load_scales(at, shape->scale, h), bias = load_scales(at + shape->scale_bytes, shape->scale, h);
+                for (int r = 0; r < R; r++)
+                    acc[i][r][h] = _mm256_fmadd_ps(bias, _mm256_set1_ps(sum[r]), _mm256_fmadd_ps(scale, t[r][h], acc[i][r][h]));
+            }
+            in[i] = at + 2 * shape->scale_bytes;
+        }
+    }
+    for (int i = 0; i < n_streams; i++)
+        for (int r = 0; r < R; r++) store_tile(c, call_y(c, row0 + r) + col + i * c->y_apart, col + i * c->apart, acc[i][r]);
+}
+
+INLINE void run_few_q8(const struct linear_call *c, int col0, int col1, const int bits) {
+    struct affine_shape shape = affine_shape(c->w->source);
+    for (int col = col0; col < col1; col += AFFINE_TILE)
+        for (int row = 0, n; row < c->n_rows; row += n) {
+            n = rows_of_set(c->n_rows - row);
+#define CALL(R) few_q8(c, &shape, col, row, bits, R)
+            TILE_CASES(n, CALL)
+#undef CALL
+        }
+}
+
+/* Unpacked codes and scales of PANEL_BLOCKS blocks of a tile. 8-bit codes: [chunk] their halves. */
+struct panel {
+    __m256i codes[PANEL_BLOCKS][2][8][HALVES];
+    __m256 scale[PANEL_BLOCKS][HALVES], bias[PANEL_BLOCKS][HALVES]; /* [group of the panel] */
+    __m256 t[SET_ROWS][HALVES];
+};
+/* Inputs of a set of rows for those blocks. */
+struct panel_set {
+    int8_t x[SET_ROWS][PANEL_BLOCKS * AFFINE_BLOCK];
+    float scale[SET_ROWS][PANEL_BLOCKS];
+    float start[SET_ROWS][PANEL_BLOCKS], sum[SET_ROWS][PANEL_BLOCKS]; /* [group of the panel] */
+};
+typedef __m256 tile_acc[HALVES];
+
+static size_t panel_sets(int n_rows) { return (size_t)(n_rows + SET_ROWS - 1) / SET_ROWS; }
+static size_t panels_of(int n_in) { return (size_t)(n_in + PANEL_BLOCKS * AFFINE_BLOCK - 1) / (PANEL_BLOCKS * AFFINE_BLOCK); }
+
+/* Scratch memory: a panel, the sums [tile][row], the inputs [panel][set]. */
+static size_t panel_bytes(int n_rows, int n_in) {
+    return sizeof(struct panel) + MOST_TILES * (size_t)n_rows * sizeof(tile_acc) + panels_of(n_in) * panel_sets(n_rows) * sizeof(struct panel_set);
+}
+
+/* One panel of a tile for all rows. `ahead`: what the next panel is made of, of which `step` bytes are asked for with each group of
+ * each set, so that memory is at work all the time. */
+struct panel_pass {
+    const struct linear_call *c;
+    const struct affine_shape *shape;
+    const uint8_t *from; /* the weights */
+    struct panel *p;
+    const struct panel_set *in;
+    tile_acc *acc;
+    int col, n_groups, first, last;
+    const uint8_t *ahead, *ahead_end;
+    size_t step;
+};
+
+static void fill_sets(const struct linear_call *c, struct panel_set *set, int group_blocks, int block0, int n_groups) {
+    for (int row = 0, n; row < c->n_rows; row += n, set++) {
+        n = rows_of_set(c->n_rows - row);
+        for (int r = 0; r < n; r++) {
+            const float *scale = call_q8_scale(c, row + r) + block0, *sum = call_q8_sum(c, row + r) + block0;
+            memcpy(set->x[r], call_q8(c, row + r) + block0 * AFFINE_BLOCK, (size_t)(n_groups * group_blocks * AFFINE_BLOCK));
+            memcpy(set->scale[r], scale, (size_t)(n_groups * group_blocks) * sizeof *scale);
+            for (int g = 0; g < n_groups; g++, scale += group_blocks, sum += group_blocks) {
+                set->start[r][g] = dot_shift(scale, group_blocks), set->sum[r][g] = sum[0];
+                for (int b = 1; b < group_blocks; b++) set->sum[r][g] += sum[b];
             }
         }
-        for (int r = 0; r < R; r++)
-            for (int h = 0; h < HALVES; h++) {
-                __m256 acc = _mm256_fmadd_ps(p->scale[g][h], t[r][h], p->acc[row0 + r][h]);
-                p->acc[row0 + r][h] = _mm256_fmadd_ps(p->bias[g][h], _mm256_set1_ps(sum[r]), acc);
-            }
     }
 }
 
-INLINE __m256 code_at(__m256i v, const int kk) {
+
+INLINE void unpack_panel(struct panel *p, const struct affine_shape *shape, const uint8_t *from, int n_groups, const int bits) {
+    for (int g = 0, block = 0; g < n_groups; g++) {
+        for (int b = 0; b < shape->group_blocks; b++, block++, from += shape->block_bytes)
+#pragma GCC unroll 8
+            for (int s = 0; s < 8; s++)
+#pragma GCC unroll 2
+                for (int h = 0; h < HALVES; h++) {
+                    __m256i v = unpack_step(from, bits, s, h);
+                    p->codes[block][0][s][h] = chunk_codes(v, bits, 0);
+                    if (bits == 8) p->codes[block][1][s][h] = chunk_codes(v, bits, 1);
+                }
+        for (int h = 0; h < HALVES; h++) {
+            p->scale[g][h] = load_scales(from, shape->scale, h);
+            p->bias[g][h] = load_scales(from + shape->scale_bytes, shape->scale, h);
+        }
+        from += 2 * shape->scale_bytes;
+    }
+}
+
+/* A set of R rows against the panel. */
+INLINE void panel_q8(struct panel_pass *pass, const struct panel_set *in, tile_acc *acc, const int bits, const int R) {
+    struct panel *p = pass->p;
+    const int group_blocks = pass->shape->group_blocks;
+#define X(r) (in->x[r] + block * AFFINE_BLOCK)
+#define CODES(s, h) codes[bits == 8 ? chunk : 0][s][h]
+#define SCALE_FIRST(r)                                                                                        \
+    if (R > r) {                                                                                              \
+        __m256 scale = _mm256_set1_ps(in->scale[r][block]), start = _mm256_set1_ps(in->start[r][g]);          \
+        p->t[r][0] = _mm256_fmadd_ps(_mm256_castsi256_ps(d[r][0]), scale, start);                             \
+        p->t[r][1] = _mm256_fmadd_ps(_mm256_castsi256_ps(d[r][1]), scale, start);                             \
+    }
+#define SCALE(r)                                                                                              \
+    if (R > r) {                                                                                              \
+        __m256 scale = _mm256_set1_ps(in->scale[r][block]);                                                   \
+        p->t[r][0] = _mm256_fmadd_ps(_mm256_castsi256_ps(d[r][0]), scale, p->t[r][0]);                        \
+        p->t[r][1] = _mm256_fmadd_ps(_mm256_castsi256_ps(d[r][1]), scale, p->t[r][1]);                        \
+    }
+#define ADD(r)                                                                                                \
+    if (R > r) {                                                                                              \
+        __m256 sum = _mm256_set1_ps(in->sum[r][g]);                                                           \
+        acc[r][0] = _mm256_fmadd_ps(bias0, sum, _mm256_fmadd_ps(scale0, p->t[r][0], acc[r][0]));              \
+        acc[r][1] = _mm256_fmadd_ps(bias1, sum, _mm256_fmadd_ps(scale1, p->t[r][1], acc[r][1]));              \
+    }
+    for (int g = 0, block = 0; g < pass->n_groups; g++) {
+        const uint8_t *end = pass->ahead_end - pass->ahead < (ptrdiff_t)pass->step ? pass->ahead_end : pass->ahead + pass->step;
+        for (; pass->ahead < end; pass->ahead += 64) prefetch(pass->ahead, 0);
+        for (int b = 0; b < group_blocks; b++, block++) {
+            const __m256i(*codes)[8][HALVES] = p->codes[block];
+            IN_MEMORY();
+            BLOCK_DOTS()
+            if (b) {
+                TILE_ROWS(SCALE)
+            } else {
+                TILE_ROWS(SCALE_FIRST)
+            }
+        }
+        IN_MEMORY();
+        const __m256 scale0 = p->scale[g][0], scale1 = p->scale[g][1], bias0 = p->bias[g][0], bias1 = p->bias[g][1];
+        TILE_ROWS(ADD)
+    }
+#undef X
+#undef CODES
+#undef SCALE_FIRST
+#undef SCALE
+#undef ADD
+}
+
+/* All sets; results go out with the set that completes them. One copy for weights of up to 4 bits. */
+INLINE void panel_rows_q8(struct panel_pass *pass, const int bits) {
+    const struct panel_set *in = pass->in;
+    for (int row = 0, n; row < pass->c->n_rows; row += n, in++) {
+        tile_acc *acc = pass->acc + row;
+        n = rows_of_set(pass->c->n_rows - row);
+        for (int r = 0; pass->first && r < n; r++) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
+#define CALL(R) panel_q8(pass, in, acc, bits, R)
+        TILE_CASES(n, CALL)
+#undef CALL
+        for (int r = 0; pass->last && r < n; r++) store_tile(pass->c, call_y(pass->c, row + r) + pass->col, pass->col, acc[r]);
+    }
+}
+static __attribute__((noinline)) void panel_rows_q8_4(struct panel_pass *pass) { panel_rows_q8(pass, 4); }
+
+/* Panel after panel along k for MOST_TILES tiles, so that inputs of a panel come from L2. */
+INLINE void run_panel_q8(const struct linear_call *c, int col0, int col1, const int bits) {
+    struct affine_shape shape = affine_shape(c->w->source);
+    const int most = PANEL_BLOCKS / shape.group_blocks;
+    const size_t n_sets = panel_sets(c->n_rows);
+    struct panel *p = c->scratch;
+    tile_acc *acc = (tile_acc *)(p + 1);
+    struct panel_set *sets = (struct panel_set *)(acc + MOST_TILES * (size_t)c->n_rows);
+    for (int first_col = col0, n_tiles; first_col < col1; first_col += n_tiles * AFFINE_TILE) {
+        n_tiles = (col1 - first_col + AFFINE_TILE - 1) / AFFINE_TILE;
+        if (n_tiles > MOST_TILES) n_tiles = MOST_TILES;
+        struct panel_pass pass = {.c = c, .shape = &shape, .p = p};
+        struct panel_set *in = sets;
+        for (int g = 0; g < shape.n_groups; g += pass.n_groups, in += n_sets) {
+            pass.in = in, pass.n_groups = shape.n_groups - g < most ? shape.n_groups - g : most;
+            pass.first = g == 0, pass.last = g + pass.n_groups == shape.n_groups;
+            if (!c->same_rows && first_col == col0) fill_sets(c, in, shape.group_blocks, g * shape.group_blocks, pass.n_groups);
+            for (int i = 0; i < n_tiles; i++) {
+                pass.col = first_col + i * AFFINE_TILE, pass.acc = acc + i * c->n_rows;
+                /* The next tile; the first one's next panel; the first panel of what comes behind. */
+                int next_g = i + 1 < n_tiles ? g : pass.last ? 0 : g + pass.n_groups, n_ahead = shape.n_groups - next_g < most ? shape.n_groups - next_g : most;
+                size_t bytes = (size_t)n_ahead * shape.group_bytes;
+                pass.ahead = affine_tile(c->w, &shape, i + 1 < n_tiles || pass.last ? pass.col + AFFINE_TILE : first_col) + (size_t)next_g * shape.group_bytes;
+                pass.ahead_end = pass.ahead + bytes, pass.step = (bytes / ((size_t)pass.n_groups * n_sets) + 64) / 64 * 64;
+                unpack_panel(p, &shape, affine_tile(c->w, &shape, pass.col) + (size_t)g * shape.group_bytes, pass.n_groups, bits);
+                if (bits <= 4) panel_rows_q8_4(&pass);
+                else panel_rows_q8(&pass, bits);
+            }
+        }
+    }
+}
+
+/* bf16 inputs: the same over codes widened to fp32. */
+INLINE __m256 code_at(__m256i v, const int kk) { /* k = 4 s + kk of 8 columns */
     v = kk < 3 ? _mm256_and_si256(kk ? _mm256_srli_epi32(v, 8 * kk) : v, _mm256_set1_epi32(255)) : _mm256_srli_epi32(v, 24);
     return _mm256_cvtepi32_ps(v);
 }
 
-INLINE void rows_bf16(const struct linear_call *c, struct panel *p, int group_blocks, int n_groups, int block0, int row0, const int R) {
-    const uint16_t *x[ROWS];
-    for (int r = 0; r < R; r++) x[r] = call_bf16(c, row0 + r) + block0 * AFFINE_BLOCK;
-    for (int g = 0, block = 0; g < n_groups; g++) {
-        __m256 t[ROWS][HALVES];
-        float sum[ROWS] = {0};
-        for (int r = 0; r < R; r++) t[r][0] = t[r][1] = _mm256_setzero_ps();
-        for (int b = 0; b < group_blocks; b++, block++) {
-            for (int s = 0; s < 8; s++) {
+INLINE void few_bf16(const struct linear_call *c, const struct affine_shape *shape, int col, int row0, const int bits, const int R) {
+    const int n_streams = c->apart ? STREAMS : 1;
+    const uint8_t *in[STREAMS];
+    const size_t ahead = (size_t)c->ahead;
+    const uint16_t *x[FEW_ROWS];
+    __m256 acc[STREAMS][FEW_ROWS][HALVES];
+    for (int r = 0; r < R; r++) x[r] = call_bf16(c, row0 + r);
+    for (int i = 0; i < n_streams; i++) {
+        in[i] = affine_tile(c->w, shape, col + i * c->apart);
+        for (int r = 0; r < R; r++) acc[i][r][0] = acc[i][r][1] = _mm256_setzero_ps();
+    }
+    for (int g = 0; g < shape->n_groups; g++) {
+        float value[FEW_ROWS][4 * AFFINE_BLOCK], sum[FEW_ROWS] = {0};
+        const int n = shape->group_blocks * AFFINE_BLOCK;
+        for (int r = 0; r < R; r++)
+            for (int k = 0; k < n; k++) value[r][k] = float_from_bf16(x[r][g * n + k]);
+        for (int k = 0; k < n; k++)
+            for (int r = 0; r < R; r++) sum[r] += value[r][k];
+#pragma GCC unroll 1
+        for (int i = 0; i < n_streams; i++) {
+            __m256 t[FEW_ROWS][HALVES];
+            for (int r = 0; r < R; r++) t[r][0] = t[r][1] = _mm256_setzero_ps();
+            for (int k = 0; k < n; k += AFFINE_BLOCK, in[i] += shape->block_bytes) {
+                for (int v = 0; v < bits; v++) prefetch(in[i] + v * 64, ahead);
+#pragma GCC unroll 8
+                for (int s = 0; s < 8; s++) {
+                    __m256i v0 = unpack_step(in[i], bits, s, 0), v1 = unpack_step(in[i], bits, s, 1);
+                    keep(&v0), keep(&v1);
 #pragma GCC unroll 4
-                for (int kk = 0; kk < 4; kk++) {
-                    __m256 low = code_at(p->codes[block][s][0], kk), high = code_at(p->codes[block][s][1], kk);
-                    for (int r = 0; r < R; r++) {
-                        float value = float_from_bf16(x[r][block * AFFINE_BLOCK + 4 * s + kk]);
-                        sum[r] += value;
-                        t[r][0] = _mm256_fmadd_ps(low, _mm256_set1_ps(value), t[r][0]);
-                        t[r][1] = _mm256_fmadd_ps(high, _mm256_set1_ps(value), t[r][1]);
+                    for (int kk = 0; kk < 4; kk++) {
+                        __m256 low = code_at(v0, kk), high = code_at(v1, kk);
+                        for (int r = 0; r < R; r++) {
+                            __m256 b = _mm256_set1_ps(value[r][k + 4 * s + kk]);
+                            t[r][0] = _mm256_fmadd_ps(low, b, t[r][0]), t[r][1] = _mm256_fmadd_ps(high, b, t[r][1]);
+                        }
                     }
                 }
             }
-        }
-        for (int r = 0; r < R; r++)
+            prefetch(in[i], ahead);
             for (int h = 0; h < HALVES; h++) {
-                __m256 acc = _mm256_fmadd_ps(p->scale[g][h], t[r][h], p->acc[row0 + r][h]);
-                p->acc[row0 + r][h] = _mm256_fmadd_ps(p->bias[g][h], _mm256_set1_ps(sum[r]), acc);
+                __m256 scale = load_scales(in[i], shape->scale, h), bias = load_scales(in[i] + shape->scale_bytes, shape->scale, h);
+                for (int r = 0; r < R; r++)
+                    acc[i][r][h] = _mm256_fmadd_ps(bias, _mm256_set1_ps(sum[r]), _mm256_fmadd_ps(scale, t[r][h], acc[i][r][h]));
             }
+            in[i] += 2 * shape->scale_bytes;
+        }
     }
+    for (int i = 0; i < n_streams; i++)
+        for (int r = 0; r < R; r++) store_tile(c, call_y(c, row0 + r) + col + i * c->y_apart, col + i * c->apart, acc[i][r]);
 }
 
-INLINE void some_rows(const struct linear_call *c, struct panel *p, int group_blocks, int n_groups, int block0, int row, const int bits,
-                      const int form, const int R) {
-    if (form == FORM_Q8) rows_q8(c, p, group_blocks, n_groups, block0, row, bits, R);
-    else rows_bf16(c, p, group_blocks, n_groups, block0, row, R);
-}
-
-INLINE void run_panel(const struct linear_call *c, int col0, int col1, const int bits, const int form) {
+INLINE void run_few_bf16(const struct linear_call *c, int col0, int col1, const int bits) {
     struct affine_shape shape = affine_shape(c->w->source);
-    struct panel *p = c->scratch;
-    for (int col = col0; col < col1; col += AFFINE_TILE) {
-        const uint8_t *in = affine_tile(c->w, &shape, col);
-        for (int r = 0; r < c->n_rows; r++) p->acc[r][0] = p->acc[r][1] = _mm256_setzero_ps();
-        for (int g0 = 0, most = PANEL_BLOCKS / shape.group_blocks; g0 < shape.n_groups; g0 += most) {
-            int n = shape.n_groups - g0 < most ? shape.n_groups - g0 : most, row = 0, block0 = g0 * shape.group_blocks;
-            for (int g = 0, block = 0; g < n; g++) {
-                for (int b = 0; b < shape.group_blocks; b++, block++, in += shape.block_bytes) unpack(in, bits, p->codes[block]);
-                for (int h = 0; h < HALVES; h++) {
-                    size_t half = (size_t)h * shape.scale_bytes / 2;
-                    p->scale[g][h] = load_scales(in + half, shape.scale), p->bias[g][h] = load_scales(in + shape.scale_bytes + half, shape.scale);
-                }
-                in += 2 * shape.scale_bytes;
-            }
-            for (; row + ROWS <= c->n_rows; row += ROWS) some_rows(c, p, shape.group_blocks, n, block0, row, bits, form, ROWS);
+    for (int col = col0; col < col1; col += AFFINE_TILE)
+        for (int row = 0; row < c->n_rows; row += FEW_ROWS) {
             switch (c->n_rows - row) {
-            case 1: some_rows(c, p, shape.group_blocks, n, block0, row, bits, form, 1); break;
-            case 2: some_rows(c, p, shape.group_blocks, n, block0, row, bits, form, 2); break;
-            case 3: some_rows(c, p, shape.group_blocks, n, block0, row, bits, form, 3); break;
+            case 1: few_bf16(c, &shape, col, row, bits, 1); break;
+            case 2: few_bf16(c, &shape, col, row, bits, 2); break;
+            case 3: few_bf16(c, &shape, col, row, bits, 3); break;
+            default: few_bf16(c, &shape, col, row, bits, 4); break;
             }
         }
-        int n = c->w->n_out - col < AFFINE_TILE ? c->w->n_out - col : AFFINE_TILE;
-        for (int r = 0; r < c->n_rows; r++) call_store(c, r, col, n, (const float *)(const void *)p->acc[r]);
+}
+
+/* A group of 64 columns, its codes as fp32, then sums of all rows. */
+struct wide_panel {
+    __m256 values[WIDE_TILES][4 * AFFINE_BLOCK][HALVES], scale[WIDE_TILES][HALVES], bias[WIDE_TILES][HALVES];
+    tile_acc acc[][WIDE_TILES]; /* [row] */
+};
+
+static size_t wide_panel_bytes(int n_rows, int n_in) {
+    return (void)n_in, sizeof(struct wide_panel) + (size_t)n_rows * WIDE_TILES * sizeof(tile_acc);
+}
+
+INLINE void fill_wide(struct wide_panel *p, const struct affine_shape *shape, int i, const uint8_t *at, const int bits) {
+    for (int k = 0; k < shape->group_blocks * AFFINE_BLOCK; k += AFFINE_BLOCK, at += shape->block_bytes) {
+        for (int v = 0; v < bits; v++) prefetch(at + v * 64, shape->group_bytes);
+#pragma GCC unroll 8
+        for (int s = 0; s < 8; s++)
+#pragma GCC unroll 2
+            for (int h = 0; h < HALVES; h++) {
+                __m256i v = unpack_step(at, bits, s, h);
+#pragma GCC unroll 4
+                for (int kk = 0; kk < 4; kk++) p->values[i][k + 4 * s + kk][h] = code_at(v, kk);
+            }
+    }
+    for (int h = 0; h < HALVES; h++)
+        p->scale[i][h] = load_scales(at, shape->scale, h), p->bias[i][h] = load_scales(at + shape->scale_bytes, shape->scale, h);
+}
+
+/* R rows from row0 on against the n values from k0 on of each tile. */
+INLINE void panel_bf16(const struct linear_call *c, struct wide_panel *p, int tiles, int k0, int n, int row0, const int R) {
+    float x[SET_ROWS][4 * AFFINE_BLOCK], sum[SET_ROWS] = {0};
+    for (int r = 0; r < R; r++) {
+        const uint16_t *from = call_bf16(c, row0 + r) + k0;
+        for (int k = 0; k < n; k++) x[r][k] = float_from_bf16(from[k]);
+    }
+    for (int k = 0; k < n; k++)
+        for (int r = 0; r < R; r++) sum[r] += x[r][k];
+    for (int i = 0; i < tiles; i++) {
+        tile_acc(*acc)[WIDE_TILES] = p->acc + row0;
+#define CLEAR(r) __m256 t##r##0 = _mm256_setzero_ps(), t##r##1 = t##r##0;
+#define PRODUCT(r)                                                                                  \
+    if (R > r) {                                                                                    \
+        __m256 b = _mm256_set1_ps(x[r][k]);                                                         \
+        t##r##0 = _mm256_fmadd_ps(a0, b, t##r##0), t##r##1 = _mm256_fmadd_ps(a1, b, t##r##1);       \
+    }
+#define ADD(r)                                                                                      \
+    if (R > r) {                                                                                    \
+        __m256 b = _mm256_set1_ps(sum[r]);                                                          \
+        acc[r][i][0] = _mm256_fmadd_ps(p->bias[i][0], b, _mm256_fmadd_ps(p->scale[i][0], t##r##0, acc[r][i][0])); \
+        acc[r][i][1] = _mm256_fmadd_ps(p->bias[i][1], b, _mm256_fmadd_ps(p->scale[i][1], t##r##1, acc[r][i][1])); \
+    }
+        TILE_ROWS(CLEAR)
+#pragma GCC unroll 1
+        for (int k = 0; k < n; k++) {
+            __m256 a0 = p->values[i][k][0], a1 = p->values[i][k][1];
+            TILE_ROWS(PRODUCT)
+        }
+        TILE_ROWS(ADD)
+#undef CLEAR
+#undef PRODUCT
+#undef ADD
     }
 }
 
-#define KERNEL(BITS, FORM, form_)                                                                                              \
-    {.name = "affine" #BITS " " #form_, .repr = "affine", .bits = BITS, .layout = &cpu_layout_affine,                          \
-     .arithmetic = "fma codes by " #form_, .form = FORM, .min_rows = 1, .max_rows = INT_MAX, .tile = AFFINE_TILE,              \
-     .scratch_bytes = panel_bytes, .run = form_##_##BITS}
-#define KERNELS(BITS)                                                                                                          \
-    static void q8_##BITS(const struct linear_call *c, int a, int b) { run_panel(c, a, b, BITS, FORM_Q8); }                    \
-    static void bf16_##BITS(const struct linear_call *c, int a, int b) { run_panel(c, a, b, BITS, FORM_BF16); }                \
-    const struct linear_kernel cpu_affine##BITS##_avx2[2] = {KERNEL(BITS, FORM_Q8, q8), KERNEL(BITS, FORM_BF16, bf16)};
+static __attribute__((noinline)) void panel_rows_bf16(const struct linear_call *c, struct wide_panel *p, int tiles, int k0, int n) {
+    for (int row = 0, m; row < c->n_rows; row += m) {
+        m = rows_of_set(c->n_rows - row);
+#define CALL(R) panel_bf16(c, p, tiles, k0, n, row, R)
+        TILE_CASES(m, CALL)
+#undef CALL
+    }
+}
+
+INLINE void run_panel_bf16(const struct linear_call *c, int col0, int col1, const int bits) {
+    struct affine_shape shape = affine_shape(c->w->source);
+    struct wide_panel *p = c->scratch;
+    int n = shape.group_blocks * AFFINE_BLOCK;
+    for (int col = col0; col < col1; col += WIDE_TILES * AFFINE_TILE) {
+        int left = (col1 - col + AFFINE_TILE - 1) / AFFINE_TILE, tiles = left < WIDE_TILES ? left : WIDE_TILES;
+        memset(p->acc, 0, (size_t)c->n_rows * sizeof *p->acc);
+        for (int g = 0; g < shape.n_groups; g++) {
+            for (int i = 0; i < tiles; i++)
+                fill_wide(p, &shape, i, affine_tile(c->w, &shape, col + i * AFFINE_TILE) + (size_t)g * shape.group_bytes, bits);
+            panel_rows_bf16(c, p, tiles, g * n, n);
+        }
+        for (int r = 0; r < c->n_rows; r++)
+            for (int i = 0; i < tiles; i++) store_tile(c, call_y(c, r) + col + i * AFFINE_TILE, col + i * AFFINE_TILE, p->acc[r][i]);
+    }
+}
+
+#define KERNEL(BITS, FORM, form_, kind, low, high, streams, scratch)                                                             \
+    {.name = "affine" #BITS " " #form_ " " #kind, .repr = "affine", .bits = BITS, .layout = &cpu_layout_affine,                  \
+     .arithmetic = "fma codes by " #form_, .form = FORM, .min_rows = low, .max_rows = high, .tile = AFFINE_TILE,                 \
+     .stream_rows = streams, .scratch_bytes = scratch, .run = kind##_##form_##_##BITS}
+#define KERNELS(BITS)                                                                                                            \
+    static __attribute__((noinline)) void few_q8_##BITS(const struct linear_call *c, int a, int b) { run_few_q8(c, a, b, BITS); }                          \
+    static void panel_q8_##BITS(const struct linear_call *c, int a, int b) {                                                     \
+        if (c->n_rows <= SET_ROWS) few_q8_##BITS(c, a, b); /* for one set, unpacking once saves nothing, and streams read faster */ \
+        else run_panel_q8(c, a, b, BITS);                                                                                        \
+    }                                                                                                                            \
+    static void few_bf16_##BITS(const struct linear_call *c, int a, int b) { run_few_bf16(c, a, b, BITS); }                      \
+    static void panel_bf16_##BITS(const struct linear_call *c, int a, int b) { run_panel_bf16(c, a, b, BITS); }                  \
+    const struct linear_kernel cpu_affine##BITS##_avx2[4] = {                                                                    \
+        KERNEL(BITS, FORM_Q8, q8, few, 1, 32, 32, NULL), KERNEL(BITS, FORM_Q8, q8, panel, 5, INT_MAX, SET_ROWS, panel_bytes),    \
+        KERNEL(BITS, FORM_BF16, bf16, few, 1, FEW_ROWS, FEW_ROWS, NULL),                                                         \
+        KERNEL(BITS, FORM_BF16, bf16, panel, 5, INT_MAX, 0, wide_panel_bytes),                                                   \
+    };
 KERNELS(2)
 KERNELS(3)
 KERNELS(4)

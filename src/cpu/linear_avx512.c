@@ -17,7 +17,6 @@
 enum {
     PANEL_BLOCKS = 8, PANEL_TILES = 2, /* 8 blocks x 32 columns: 8 KiB of codes; twice that and three sets of inputs crowd L1 */
     MOST_PAIRS = 8,     /* sums of 256 rows are 256 KiB */
-    DIRECT_ROWS = 6,    /* 6 rows x 2 tiles: 12 dots and their 12 scaled sums in registers */
     FMA_ROWS = 6,       /* 6 rows x 4 tiles of fp32 sums */
 };
 
@@ -74,18 +73,15 @@ INLINE void stream_q8(const struct linear_call *c, const struct affine_shape *sh
     for (int i = 0; i < C; i++) store_stream(c, row, col, i, acc[i]);
 }
 
-/* Rows of a set: six, and an even cut of the last twelve. */
-INLINE int rows_of_set(int left) { return left <= DIRECT_ROWS ? left : left < 2 * DIRECT_ROWS ? (left + 1) / 2 : DIRECT_ROWS; }
-
 /* R rows and the tiles of all streams, two at a time: 12 dots and 12 scaled sums in registers, codes unpacked on the way and used by all
  * rows. A whole group of two streams, then of the other two. */
 INLINE void direct_q8(const struct linear_call *c, const struct affine_shape *shape, int col, int row0, const int bits, const int R) {
     static const float middle = DOT_MIDDLE;
     const uint8_t *in[STREAMS];
     const size_t ahead = (size_t)c->ahead;
-    const int8_t *x[DIRECT_ROWS];
-    const float *x_scale[DIRECT_ROWS], *x_sum[DIRECT_ROWS];
-    __m512 acc[STREAMS][DIRECT_ROWS];
+    const int8_t *x[SET_ROWS];
+    const float *x_scale[SET_ROWS], *x_sum[SET_ROWS];
+    __m512 acc[STREAMS][SET_ROWS];
     for (int r = 0; r < R; r++) x[r] = call_q8(c, row0 + r), x_scale[r] = call_q8_scale(c, row0 + r), x_sum[r] = call_q8_sum(c, row0 + r);
     for (int i = 0; i < STREAMS; i++) {
         in[i] = affine_tile(c->w, shape, col + i * c->apart);
@@ -93,7 +89,7 @@ INLINE void direct_q8(const struct linear_call *c, const struct affine_shape *sh
     }
     for (int g = 0; g < shape->n_groups; g++) {
         const int block0 = g * shape->group_blocks;
-        float sum[DIRECT_ROWS] = {0}, shift[DIRECT_ROWS];
+        float sum[SET_ROWS] = {0}, shift[SET_ROWS];
         for (int b = 0; b < shape->group_blocks; b++)
             for (int r = 0; r < R; r++) sum[r] += x_sum[r][block0 + b];
         for (int r = 0; r < R; r++) shift[r] = dot_shift(x_scale[r] + block0, shape->group_blocks);
@@ -177,13 +173,13 @@ struct panel {
 };
 /* Inputs of a set of rows for those blocks. */
 struct panel_set {
-    int8_t x[DIRECT_ROWS][PANEL_BLOCKS * AFFINE_BLOCK];
-    float scale[DIRECT_ROWS][PANEL_BLOCKS];
-    float shift[DIRECT_ROWS][PANEL_BLOCKS], sum[DIRECT_ROWS][PANEL_BLOCKS]; /* [b]: of the group that starts with block b */
+    int8_t x[SET_ROWS][PANEL_BLOCKS * AFFINE_BLOCK];
+    float scale[SET_ROWS][PANEL_BLOCKS];
+    float shift[SET_ROWS][PANEL_BLOCKS], sum[SET_ROWS][PANEL_BLOCKS]; /* [b]: of the group that starts with block b */
 };
 typedef __m512 panel_acc[PANEL_TILES];
 
-static size_t panel_sets(int n_rows) { return (size_t)(n_rows + DIRECT_ROWS - 1) / DIRECT_ROWS; }
+static size_t panel_sets(int n_rows) { return (size_t)(n_rows + SET_ROWS - 1) / SET_ROWS; }
 static size_t panels_of(int n_in) { return (size_t)(n_in + PANEL_BLOCKS * AFFINE_BLOCK - 1) / (PANEL_BLOCKS * AFFINE_BLOCK); }
 
 /* Scratch memory: a panel, the sums [pair of tiles][row], the inputs [panel][set]. */
@@ -481,13 +477,13 @@ INLINE void run_panel_bf16(const struct linear_call *c, int col0, int col1, cons
 #define KERNELS(BITS)                                                                                                            \
     static void few_q8_##BITS(const struct linear_call *c, int a, int b) { run_few_q8(c, a, b, BITS); }                          \
     static void panel_q8_##BITS(const struct linear_call *c, int a, int b) {                                                     \
-        if (c->n_rows <= DIRECT_ROWS) few_q8_##BITS(c, a, b); /* for one set, unpacking once saves nothing, and streams read faster */ \
+        if (c->n_rows <= SET_ROWS) few_q8_##BITS(c, a, b); /* for one set, unpacking once saves nothing, and streams read faster */ \
         else run_panel_q8(c, a, b, BITS);                                                                                        \
     }                                                                                                                            \
     static void few_bf16_##BITS(const struct linear_call *c, int a, int b) { run_few_bf16(c, a, b, BITS); }                      \
     static void panel_bf16_##BITS(const struct linear_call *c, int a, int b) { run_panel_bf16(c, a, b, BITS); }                  \
     const struct linear_kernel cpu_affine##BITS##_avx512[4] = {                                                                  \
-        KERNEL(BITS, FORM_Q8, q8, few, 1, 32, 32, NULL), KERNEL(BITS, FORM_Q8, q8, panel, 5, INT_MAX, DIRECT_ROWS, panel_bytes), \
+        KERNEL(BITS, FORM_Q8, q8, few, 1, 32, 32, NULL), KERNEL(BITS, FORM_Q8, q8, panel, 5, INT_MAX, SET_ROWS, panel_bytes), \
         KERNEL(BITS, FORM_BF16, bf16, few, 1, 4, 4, NULL), KERNEL(BITS, FORM_BF16, bf16, panel, 5, INT_MAX, 0, wide_panel_bytes), \
     };
 KERNELS(2)

@@ -4,25 +4,14 @@
 #define CPU_LINEAR_TILE_AVX512_H
 #include <immintrin.h>
 
-#define INLINE static inline __attribute__((always_inline))
-#define TILE_ROWS(M) M(0) M(1) M(2) M(3) M(4) M(5)
+#include "cpu/linear_tile.h"
+
 #define TILE_VECTORS(M, r) M(r, 0) M(r, 1) M(r, 2) M(r, 3)
 #define TILE_DECLARE(r) __m512 s##r##0, s##r##1, s##r##2, s##r##3;
 #define TILE_CLEAR(r) s##r##0 = s##r##1 = s##r##2 = s##r##3 = _mm512_setzero_ps();
 /* From and to memory with a row `p##r` of four vectors. */
 #define TILE_LOAD(r) if (R > r) s##r##0 = (p##r)[0], s##r##1 = (p##r)[1], s##r##2 = (p##r)[2], s##r##3 = (p##r)[3];
 #define TILE_STORE(r) if (R > r) (p##r)[0] = s##r##0, (p##r)[1] = s##r##1, (p##r)[2] = s##r##2, (p##r)[3] = s##r##3;
-
-/* CALL(R) with R = n as a constant; more than six are six. */
-#define TILE_CASES(n, CALL)  \
-    switch (n) {             \
-    case 1: CALL(1); break;  \
-    case 2: CALL(2); break;  \
-    case 3: CALL(3); break;  \
-    case 4: CALL(4); break;  \
-    case 5: CALL(5); break;  \
-    default: CALL(6); break; \
-    }
 
 /* The value stays in its register: without this it is loaded again for every row, and one 512-bit load a cycle is all Zen 4 has. */
 INLINE void keep(__m512i *v) { __asm__("" : "+v"(*v)); }
