@@ -62,7 +62,7 @@ enum weft_precision { WEFT_PRECISION_DEFAULT, WEFT_PRECISION_HIGH }; /* inputs o
 struct weft_model_options {
     const char *hub_cache; /* folder of the Hugging Face cache, where names like "Qwen/Qwen3.5-4B" are looked up; NULL: none */
     const char *device;        /* NULL: "cpu" */
-    const char *isa;           /* NULL: by the CPU's model; "portable", "avx2", "avx512", "avx512bf16", "amx", "neon" */
+    const char *isa;           /* NULL: by the CPU's model; "portable", "avx2", "avxvnni", "avx512", "avx512bf16", "amx", "neon" */
     int precision;             /* enum weft_precision */
     int threads;               /* 0: as many as the process may use */
     int context;               /* rows of the longest sequence; 0: what the model was made for */

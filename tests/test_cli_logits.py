@@ -19,7 +19,7 @@ def logits(*args, model=TINY):
 def isas():
     """Those that run here."""
     found = []
-    for name in ("portable", "avx2", "avx512", "avx512bf16", "amx", "neon"):
+    for name in ("portable", "avx2", "avxvnni", "avx512", "avx512bf16", "amx", "neon"):
         if weft("inspect", TINY, "--json", "--isa", name).returncode == 0: found.append(name)
     assert "portable" in found
     return found

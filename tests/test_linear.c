@@ -22,9 +22,9 @@ static int runs(const char *name) {
     return 0;
 }
 static int chosen(const struct cpu_isa *isa) {
-#ifdef WITH_TILES /* test_linear_tiles, whose tile kernels run on tests/tiles.h: they, and one to compare with */
-    if (strcmp(isa->name, "amx") != 0 && strcmp(isa->name, "avx512") != 0) return 0;
-    const int here = runs("avx512");
+#ifdef EMULATED /* test_linear_tiles and test_linear_dots, whose kernels run on a header of tests/: they, and others to compare with */
+    if (strcmp(isa->name, EMULATED) != 0 && strcmp(isa->name, BESIDE) != 0) return 0;
+    const int here = runs(BESIDE);
 #else
     const int here = runs(isa->name);
 #endif

@@ -11,7 +11,7 @@
 struct arg_group run_model_args(struct run_options *o, struct arg *out) {
     const struct arg all[RUN_MODEL_ARGS] = {
         {"threads", 't', ARG_COUNT, &o->threads, "N", "threads; by default as many as the process may use", 1, 1024},
-        {"isa", 0, ARG_TEXT, &o->isa, "NAME", "portable, avx2, avx512, avx512bf16, amx or neon; by default\nchosen by the CPU's model", 0, 0},
+        {"isa", 0, ARG_TEXT, &o->isa, "NAME", "portable, avx2, avxvnni, avx512, avx512bf16, amx or neon;\nby default chosen by the CPU's model", 0, 0},
         {"precision", 0, ARG_CHOICE, &o->precision, "default|high",
          "inputs of integer weights: int8, or (high) bf16", 0, 0},
         {"context", 'c', ARG_COUNT, &o->context, "N", "most tokens of a sequence; by default what the model was\nmade for", 1, 1 << 30},

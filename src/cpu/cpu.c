@@ -26,7 +26,7 @@ static const struct cpu_op *const op_table[N_OP_KINDS] = {
     [OP_MOE_ADAPTER] = &cpu_op_moe_adapter,
 };
 
-static const char *const isa_names[] = {"amx", "avx512bf16", "avx512", "avx2", "neon", "portable", NULL};
+static const char *const isa_names[] = {"amx", "avx512bf16", "avx512", "avxvnni", "avx2", "neon", "portable", NULL};
 
 static size_t taken_bytes(const struct pool *p) { return CPU_MAX_OPS * (size_t)pool_threads(p) * sizeof(struct pool_taken); }
 

@@ -12,6 +12,7 @@
     extern const struct linear_kernel cpu_affine2_##isa[n], cpu_affine3_##isa[n], cpu_affine4_##isa[n],                  \
         cpu_affine5_##isa[n], cpu_affine6_##isa[n], cpu_affine8_##isa[n];
 CPU_AFFINE_KERNELS(avx2, 4)
+CPU_AFFINE_KERNELS(avxvnni, 2)
 CPU_AFFINE_KERNELS(avx512, 4)
 CPU_AFFINE_KERNELS(neon, 2)
 extern const struct linear_kernel cpu_affine2_amx, cpu_affine3_amx, cpu_affine4_amx, cpu_affine5_amx, cpu_affine6_amx, cpu_affine8_amx;
@@ -21,6 +22,6 @@ extern const struct linear_kernel cpu_bf16_avx512[2], cpu_f16_avx512[2], cpu_bf1
 extern const struct linear_kernel cpu_bf16_amx[2];
 extern const struct linear_kernel cpu_bf16_neon, cpu_f32_neon, cpu_f16_neon, cpu_any_neon;
 /* linear_list.c: NULL-terminated, best first */
-extern const struct linear_kernel *const cpu_kernels_portable[], *const cpu_kernels_avx2[], *const cpu_kernels_avx512[],
-    *const cpu_kernels_avx512bf16[], *const cpu_kernels_amx[], *const cpu_kernels_neon[];
+extern const struct linear_kernel *const cpu_kernels_portable[], *const cpu_kernels_avx2[], *const cpu_kernels_avxvnni[],
+    *const cpu_kernels_avx512[], *const cpu_kernels_avx512bf16[], *const cpu_kernels_amx[], *const cpu_kernels_neon[];
 #endif

@@ -12,6 +12,9 @@
 const struct linear_kernel *const cpu_kernels_avx2[] = {
     AFFINE(avx2, 0, SWAPPED), AFFINE(avx2, 2, PAIR), PAIR(cpu_bf16_avx2), PAIR(cpu_f32_avx2), PAIR(cpu_f16_avx2), PAIR(cpu_any_avx2), NULL,
 };
+const struct linear_kernel *const cpu_kernels_avxvnni[] = {
+    AFFINE(avxvnni, 0, SWAPPED), AFFINE(avx2, 2, PAIR), PAIR(cpu_bf16_avx2), PAIR(cpu_f32_avx2), PAIR(cpu_f16_avx2), PAIR(cpu_any_avx2), NULL,
+};
 /* From 7 rows on panels: unpacking costs Intel's two vector ports what AMD's other two ports do beside the dots. */
 const struct linear_kernel *const cpu_kernels_avx512[] = {
     AFFINE(avx512, 0, SWAPPED), AFFINE(avx512, 2, PAIR), PAIR(cpu_bf16_avx512),
