@@ -331,6 +331,7 @@ INLINE void panel_rows_q8(struct panel_pass *pass, const int bits) {
         tile_acc *acc = pass->acc + row;
         n = rows_of_set(pass->c->n_rows - row);
         for (int r = 0; pass->first && r < n; r++) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
+        for (int r = 0; pass->last && r < n; r++) prefetch(call_y(pass->c, row + r) + pass->col, 0);
 #define CALL(R) panel_q8(pass, in, acc, bits, R)
         TILE_CASES(n, CALL)
 #undef CALL
