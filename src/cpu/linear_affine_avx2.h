@@ -19,7 +19,7 @@
 
 enum {
     HALVES = 2,
-    PANEL_BLOCKS = 8, /* 4 KiB of codes, 8 KiB of 8 bits, beside 1.5 KiB of inputs of a set in L1 */
+    PANEL_BLOCKS = 8, /* 4 KiB of codes, 8 KiB of 8 bits, beside 2 KiB of a set of inputs in L1; with 16 the same speed */
     MOST_TILES = 8,   /* sums of 256 rows are 128 KiB */
 };
 
@@ -134,6 +134,7 @@ INLINE void store_tile(const struct linear_call *c, float *y, int col, const __m
 #define BLOCK_DOTS()                                                                                                      \
     __m256i d[SET_ROWS][HALVES];                                                                                          \
     _Pragma("GCC unroll 4") for (int chunk = 0; chunk < chunk_count(bits); chunk++) {                                     \
+        IN_MEMORY(); /* inputs, too: a second chunk loads them anew */                                                    \
         TILE_ROWS(START)                                                                                                  \
         _Pragma("GCC unroll 8") for (int s = first_step(bits, chunk); s < first_step(bits, chunk) + chunk_steps(bits); s++) { \
             __m256i v0 = CODES(s, 0), v1 = CODES(s, 1);                                                                   \
@@ -170,7 +171,6 @@ INLINE void few_q8(const struct linear_call *c, const struct affine_shape *shape
             __m256 t[SET_ROWS][HALVES];
             for (int r = 0; r < R; r++) t[r][0] = t[r][1] = _mm256_set1_ps(start[r]);
             for (int block = block0; block < block0 + shape->group_blocks; block++, at += shape->block_bytes) {
-                IN_MEMORY();
                 for (int v = 0; v < bits; v++) prefetch(at + v * 64, ahead);
 #define X(r) (x[r] + block * AFFINE_BLOCK)
 #define CODES(s, h) chunk_codes(unpack_step(at, bits, s, h), bits, chunk)
@@ -232,7 +232,6 @@ static size_t panel_bytes(int n_rows, int n_in) {
 struct panel_pass {
     const struct linear_call *c;
     const struct affine_shape *shape;
-    const uint8_t *from; /* the weights */
     struct panel *p;
     const struct panel_set *in;
     tile_acc *acc;
@@ -255,7 +254,6 @@ static void fill_sets(const struct linear_call *c, struct panel_set *set, int gr
         }
     }
 }
-
 
 INLINE void unpack_panel(struct panel *p, const struct affine_shape *shape, const uint8_t *from, int n_groups, const int bits) {
     for (int g = 0, block = 0; g < n_groups; g++) {
@@ -305,7 +303,6 @@ INLINE void panel_q8(struct panel_pass *pass, const struct panel_set *in, tile_a
         for (; pass->ahead < end; pass->ahead += 64) prefetch(pass->ahead, 0);
         for (int b = 0; b < group_blocks; b++, block++) {
             const __m256i(*codes)[8][HALVES] = p->codes[block];
-            IN_MEMORY();
             BLOCK_DOTS()
             if (b) {
                 TILE_ROWS(SCALE)
