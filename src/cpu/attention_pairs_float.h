@@ -24,7 +24,7 @@ INLINE void kernel_pairs(const struct mm *m, int q0, int lane0, int n_q, int n_v
         for (int q = 0; q < n_q; q++) {
             vf y = vf_set(a[q * m->a_stride * 2 + 2 * s]);
 #pragma GCC unroll 8
-            for (int v = 0; v < n_v; v++) acc[q][v] = vf_madd(y, x[v], acc[q][v]);
+            for (int v = 0; v < n_v; v++) mm_add(&acc[q][v], y, x[v]);
         }
 #pragma GCC unroll 8
         for (int v = 0; v < n_v; v++) x[v] = (vf)(vi_load(b + v * V) & (int32_t)0xffff0000);
@@ -32,7 +32,7 @@ INLINE void kernel_pairs(const struct mm *m, int q0, int lane0, int n_q, int n_v
         for (int q = 0; q < n_q; q++) {
             vf y = vf_set(a[q * m->a_stride * 2 + 2 * s + 1]);
 #pragma GCC unroll 8
-            for (int v = 0; v < n_v; v++) acc[q][v] = vf_madd(y, x[v], acc[q][v]);
+            for (int v = 0; v < n_v; v++) mm_add(&acc[q][v], y, x[v]);
         }
     }
 #pragma GCC unroll 8
