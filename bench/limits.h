@@ -10,6 +10,7 @@
 #include "base/pool.h"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni,avx512bf16"), noinline))
 #define AVX2 __attribute__((target("avx2,fma"), noinline))
@@ -29,6 +30,10 @@ static volatile float sink;
 static int has_avx512(void) { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw"); }
 static int has_vnni(void) { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
 static int has_bf16(void) { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+static int has_avxvnni(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
+}
 static int has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 /* Chains of one instruction with both inputs in registers: latency 5 on two ports wants ten, and some to spare (with ten, 0.8 of the
@@ -72,6 +77,14 @@ AVX512 static double int8_dot(int thread, int n_threads) {
     __m512i a = _mm512_set1_epi8(3), b = _mm512_set1_epi8(-2);
     CHAIN_LOOP(OP, a, b);
     return (double)CHAIN_STEPS * CHAIN_COUNT * 128 * 1e-9;
+}
+#undef OP
+
+#define OP(i) "%{vex%} vpdpbusd %1, %2, %%ymm" #i "\n\t"
+AVX2 static double int8_dot_avxvnni(int thread, int n_threads) {
+    __m256i a = _mm256_set1_epi8(3), b = _mm256_set1_epi8(-2);
+    CHAIN_LOOP(OP, a, b);
+    return (double)CHAIN_STEPS * CHAIN_COUNT * 64 * 1e-9;
 }
 #undef OP
 
@@ -147,7 +160,7 @@ static const struct probe probes[] = {
     {READ_PLAIN, has_avx2, read_plain_avx2},     {READ_FOUR, has_avx2, read_four_avx2},
     {FMA, has_avx512, fma_avx512},               {FMA, has_avx2, fma_avx2},
     {BF16_DOT, has_bf16, bf16_dot},              {INT8_DOT, has_vnni, int8_dot},
-    {INT8_DOT, has_avx2, int8_pairs},
+    {INT8_DOT, has_avxvnni, int8_dot_avxvnni},  {INT8_DOT, has_avx2, int8_pairs},
 #else
     {READ_PLAIN, always, read_words}, {READ_FOUR, always, read_words},
 #endif
