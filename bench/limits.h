@@ -30,11 +30,11 @@ static volatile float sink;
 static int has_avx512(void) { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw"); }
 static int has_vnni(void) { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
 static int has_bf16(void) { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+static int has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 static int has_avxvnni(void) {
     unsigned a, b, c, d;
-    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
+    return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
 }
-static int has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 /* Chains of one instruction with both inputs in registers: latency 5 on two ports wants ten, and some to spare (with ten, 0.8 of the
  * int8 dots that twelve give on Intel's Granite Rapids class). Written out, since GCC 12 makes of intrinsics on an array a copy or a

@@ -44,8 +44,7 @@ static int has_avxvnni(void) {
 }
 
 /* ahead_bytes, four streams of 4-bit weights: 512 on Zen 3 (.07 to .1 of read over 256 or 2048), 256 on Zen 4 (24-30 GB/s on one core;
- * 1536: 20-24), 1024 on Intel with AVX-512 (1.05 to 1.1 of what
- * 256 gives). */
+ * 1536: 20-24), 1024 on Intel with AVX-512 (1.05 to 1.1 of what 256 gives). */
 static const struct cpu_isa avx2 = {
     .name = "avx2", .runs_here = has_avx2,
     .vec = &cpu_vec_avx2, .delta = &cpu_delta_avx2, .attention = &cpu_attention_avx2,
