@@ -14,6 +14,9 @@
 #include "backend/linear.h"
 #include "quant/quant.h"
 
+/* EACH(bits) for every number of bits that codes have. */
+#define AFFINE_BITS(EACH) EACH(2) EACH(3) EACH(4) EACH(5) EACH(6) EACH(8)
+
 enum { AFFINE_TILE = 16, AFFINE_BLOCK = 32, AFFINE_BLOCK_CODES = AFFINE_TILE * AFFINE_BLOCK };
 
 struct affine_shape {

@@ -350,9 +350,4 @@ INLINE void run_amx(const struct linear_call *c, int col0, int col1, const int b
         .arithmetic = "fma codes by q8", .form = FORM_Q8, .min_rows = 5, .max_rows = INT_MAX, .tile = AFFINE_TILE,         \
         .stream_rows = ROWS,                                                                                               \
         .scratch_bytes = amx_bytes, .run = amx_##BITS};
-KERNEL(2)
-KERNEL(3)
-KERNEL(4)
-KERNEL(5)
-KERNEL(6)
-KERNEL(8)
+AFFINE_BITS(KERNEL)

@@ -174,9 +174,4 @@ INLINE void run_panel_bf16(const struct linear_call *c, int col0, int col1, cons
         KERNEL(BITS, FORM_BF16, bf16, few, 1, FEW_ROWS, FEW_ROWS, NULL),                                                         \
         KERNEL(BITS, FORM_BF16, bf16, panel, 5, INT_MAX, 0, wide_panel_bytes),                                                   \
     };
-KERNELS(2)
-KERNELS(3)
-KERNELS(4)
-KERNELS(5)
-KERNELS(6)
-KERNELS(8)
+AFFINE_BITS(KERNELS)

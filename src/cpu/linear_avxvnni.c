@@ -7,9 +7,4 @@
 #define KERNELS(BITS) \
     FUNCTIONS_Q8(BITS) \
     const struct linear_kernel cpu_affine##BITS##_avxvnni[2] = {KERNELS_Q8(BITS)};
-KERNELS(2)
-KERNELS(3)
-KERNELS(4)
-KERNELS(5)
-KERNELS(6)
-KERNELS(8)
+AFFINE_BITS(KERNELS)

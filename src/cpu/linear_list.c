@@ -9,11 +9,13 @@
 
 /* int8 inputs before bf16 inputs: the latter are for --precision high. */
 #if defined(__x86_64__)
+#define AVX2_BF16_AND_DENSE \
+    AFFINE(avx2, 2, PAIR), PAIR(cpu_bf16_avx2), PAIR(cpu_f32_avx2), PAIR(cpu_f16_avx2), PAIR(cpu_any_avx2)
 const struct linear_kernel *const cpu_kernels_avx2[] = {
-    AFFINE(avx2, 0, SWAPPED), AFFINE(avx2, 2, PAIR), PAIR(cpu_bf16_avx2), PAIR(cpu_f32_avx2), PAIR(cpu_f16_avx2), PAIR(cpu_any_avx2), NULL,
+    AFFINE(avx2, 0, SWAPPED), AVX2_BF16_AND_DENSE, NULL,
 };
 const struct linear_kernel *const cpu_kernels_avxvnni[] = {
-    AFFINE(avxvnni, 0, SWAPPED), AFFINE(avx2, 2, PAIR), PAIR(cpu_bf16_avx2), PAIR(cpu_f32_avx2), PAIR(cpu_f16_avx2), PAIR(cpu_any_avx2), NULL,
+    AFFINE(avxvnni, 0, SWAPPED), AVX2_BF16_AND_DENSE, NULL,
 };
 /* From 7 rows on panels: unpacking costs Intel's two vector ports what AMD's other two ports do beside the dots. */
 const struct linear_kernel *const cpu_kernels_avx512[] = {

@@ -162,9 +162,4 @@ INLINE void run_panel(const struct linear_call *c, int col0, int col1, const int
     static void q8_##BITS(const struct linear_call *c, int a, int b) { run_panel(c, a, b, BITS, FORM_Q8); }                    \
     static void bf16_##BITS(const struct linear_call *c, int a, int b) { run_panel(c, a, b, BITS, FORM_BF16); }                \
     const struct linear_kernel cpu_affine##BITS##_neon[2] = {KERNEL(BITS, FORM_Q8, q8), KERNEL(BITS, FORM_BF16, bf16)};
-KERNELS(2)
-KERNELS(3)
-KERNELS(4)
-KERNELS(5)
-KERNELS(6)
-KERNELS(8)
+AFFINE_BITS(KERNELS)
