@@ -56,15 +56,4 @@ INLINE void store_stream(const struct linear_call *c, int row, int col, int i, _
     float *y = call_y(c, row) + col + i * c->y_apart;
     _mm512_storeu_ps(y, c->accumulate ? _mm512_add_ps(_mm512_loadu_ps(y), v) : v);
 }
-
-/* Lane b: sum[b] + ... + sum[b + group_blocks - 1], in that order. n <= 16. */
-INLINE __m512 sums_of_groups(const float *sum, const int group_blocks, int n) {
-    __m512 v = _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), sum), s = v;
-#pragma GCC unroll 4
-    for (int i = 1; i < group_blocks; i++) {
-        v = _mm512_castsi512_ps(_mm512_alignr_epi32(_mm512_setzero_si512(), _mm512_castps_si512(v), 1));
-        s = _mm512_add_ps(s, v);
-    }
-    return s;
-}
 #endif

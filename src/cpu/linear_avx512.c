@@ -15,7 +15,7 @@
 #include "cpu/linear_affine_avx512.h"
 
 enum {
-    PANEL_BLOCKS = 8, PANEL_TILES = 2, /* 8 blocks x 32 columns: 8 KiB of codes; twice that and three sets of inputs crowd L1 */
+    PANEL_BLOCKS = 16, PANEL_TILES = 2, /* 8 blocks x 32 columns: 8 KiB of codes; twice that and three sets of inputs crowd L1 */
     MOST_PAIRS = 8,     /* sums of 256 rows are 256 KiB */
     FMA_ROWS = 6,       /* 6 rows x 4 tiles of fp32 sums */
 };
@@ -169,152 +169,193 @@ INLINE void run_few_q8(const struct linear_call *c, int col0, int col1, const in
 /* Unpacked codes and scales of PANEL_BLOCKS blocks of 32 columns. */
 struct panel {
     __m512i codes[PANEL_BLOCKS][8][PANEL_TILES];
-    __m512 scale[PANEL_BLOCKS][PANEL_TILES], bias[PANEL_BLOCKS][PANEL_TILES]; /* [group of the panel] */
+    struct panel_scales { __m512 scale[PANEL_TILES], bias[PANEL_TILES]; } group[PANEL_BLOCKS];
 };
-/* Inputs of a set of rows for those blocks. */
-struct panel_set {
-    int8_t x[SET_ROWS][PANEL_BLOCKS * AFFINE_BLOCK];
-    float scale[SET_ROWS][PANEL_BLOCKS];
-    float shift[SET_ROWS][PANEL_BLOCKS], sum[SET_ROWS][PANEL_BLOCKS]; /* [b]: of the group that starts with block b */
+/* Inputs of a block of a set of rows. */
+struct panel_in {
+    int8_t x[SET_ROWS][AFFINE_BLOCK];
+    float scale[SET_ROWS], shift[SET_ROWS], sum[SET_ROWS]; /* shift: of the group that begins with this block; sum: of that which ends */
 };
 typedef __m512 panel_acc[PANEL_TILES];
 
 static size_t panel_sets(int n_rows) { return (size_t)(n_rows + SET_ROWS - 1) / SET_ROWS; }
-static size_t panels_of(int n_in) { return (size_t)(n_in + PANEL_BLOCKS * AFFINE_BLOCK - 1) / (PANEL_BLOCKS * AFFINE_BLOCK); }
+static size_t blocks_of(int n_in) { return (size_t)(n_in + AFFINE_BLOCK - 1) / AFFINE_BLOCK; }
 
-/* Scratch memory: a panel, the sums [pair of tiles][row], the inputs [panel][set]. */
+/* Scratch memory: a panel, the sums [pair of tiles][row] behind those of a set that is none, the inputs [panel][set][block] likewise. */
 static size_t panel_bytes(int n_rows, int n_in) {
-    return sizeof(struct panel) + MOST_PAIRS * (size_t)n_rows * sizeof(panel_acc) + panels_of(n_in) * panel_sets(n_rows) * sizeof(struct panel_set);
+    return sizeof(struct panel) + (SET_ROWS + MOST_PAIRS * (size_t)n_rows) * sizeof(panel_acc) + (1 + blocks_of(n_in) * panel_sets(n_rows)) * sizeof(struct panel_in);
 }
 
-/* What the next panel is made of, the second tile `apart` behind the first: asked for by `step` bytes with each group of each set,
- * so that memory is at work all the time. */
-struct ahead { const uint8_t *at, *end; size_t apart, step; };
-
-/* One panel of a pair of tiles, the first at column col, for all rows. */
+/* One panel of a pair of tiles, the first at column col, for all rows. What the next panel is made of, the second tile `apart` behind
+ * the first, is asked for by `lines` lines with each group of each set, so that memory is at work all the time. */
 struct panel_pass {
     const struct linear_call *c;
     const struct affine_shape *shape;
     const uint8_t *from; /* the weights of the first tile */
     struct panel *p;
-    const struct panel_set *in;
-    panel_acc *acc;
+    const struct panel_in *in; /* of the first set */
+    panel_acc *acc, *waste;    /* waste: where sums of a set that is none go */
     int col, n_tiles, n_groups, first, last;
-    struct ahead ahead;
+    struct ahead { const uint8_t *at, *end; size_t apart; int lines; } ahead;
 };
 
-static void fill_sets(const struct linear_call *c, struct panel_set *set, int group_blocks, int block0, int n_blocks) {
-    _Static_assert(PANEL_BLOCKS == 8, "the scales of a row are half a vector");
-    __mmask8 blocks = (__mmask8)((1u << n_blocks) - 1);
-    for (int row = 0, n; row < c->n_rows; row += n, set++) {
+static void fill_sets(const struct linear_call *c, struct panel_in *in, int group_blocks, int block0, int n_blocks) {
+    for (int row = 0, n; row < c->n_rows; row += n, in += n_blocks) {
         n = rows_of_set(c->n_rows - row);
         for (int r = 0; r < n; r++) {
             const int8_t *x = call_q8(c, row + r) + block0 * AFFINE_BLOCK;
-            for (int k = 0; k < n_blocks * AFFINE_BLOCK; k += 64) {
-                prefetch(x + k, 4 * (size_t)c->x->padded);
-                _mm512_store_si512(set->x[r] + k, _mm512_loadu_si512(x + k));
-            }
             const float *scale = call_q8_scale(c, row + r) + block0, *sum = call_q8_sum(c, row + r) + block0;
-            _mm256_store_ps(set->scale[r], _mm256_maskz_loadu_ps(blocks, scale));
-            __m512 shift = _mm512_mul_ps(_mm512_set1_ps(-DOT_MIDDLE), sums_of_groups(scale, group_blocks, n_blocks)); /* dot_shift */
-            _mm256_store_ps(set->shift[r], _mm512_castps512_ps256(shift));
-            _mm256_store_ps(set->sum[r], _mm512_castps512_ps256(sums_of_groups(sum, group_blocks, n_blocks)));
+            for (int b = 0; b < n_blocks; b++) {
+                if (b % 2 == 0) prefetch(x + b * AFFINE_BLOCK, 4 * (size_t)c->x->padded);
+                memcpy(in[b].x[r], x + b * AFFINE_BLOCK, AFFINE_BLOCK);
+                in[b].scale[r] = scale[b];
+            }
+            for (int b = 0; b < n_blocks; b += group_blocks) {
+                float all = sum[b];
+                for (int i = 1; i < group_blocks; i++) all += sum[b + i];
+                in[b].shift[r] = dot_shift(scale + b, group_blocks), in[b + group_blocks - 1].sum[r] = all;
+            }
         }
     }
 }
 
-/* A set of R rows against the panel. The first set makes it, of codes of `bits` bits: loads and stores cost nothing beside dots. For
- * the others bits is 0. */
-INLINE void panel_q8(struct panel_pass *s, const struct panel_set *in, panel_acc *acc, const int bits, const int R) {
-    static const float middle = DOT_MIDDLE;
-    struct panel *p = s->p;
+INLINE void panel_results(const struct panel_pass *s, panel_acc *acc, int row, const int R) {
+    for (int r = 0; r < R; r++)
+        for (int i = 0; i < s->n_tiles; i++) store_tile(s->c, row + r, s->col + i * AFFINE_TILE, acc[r][i]);
+}
+
+/* n_sets sets of R rows each, the first at row0, against the panel. bits: the panel is made on the way, from codes of so many bits: loads
+ * and stores cost nothing beside dots; 0: it is there.
+ *
+ * What follows the dots of a block is spread over the dots of the next one: a row's scaling is behind the dots of the rows before it, a
+ * group's scales and sums are a row at each further step. In one piece they would leave the dots' ports idle (a tenth slower). So the
+ * first block has one before it, which is none. Registers are named: the compiler copies and spills. */
+INLINE void panel_q8(struct panel_pass *s, const struct panel_in *in, int row0, int n_sets, const int bits, const int R) {
     const int group_blocks = s->shape->group_blocks;
     const uint8_t *from0 = s->from, *from1 = from0 + (s->n_tiles > 1 ? s->shape->tile_bytes : 0);
-#define SUMS(r) __m512 t##r##0 = unset(), t##r##1 = unset();
-#define DOTS(r) __m512i d##r##0 = (__m512i)load_everywhere(&middle), d##r##1 = (__m512i)load_everywhere(&middle);
-#define STEP(r)                                                              \
-    if (R > r) {                                                             \
-        __m512i four = four_inputs(in->x[r] + block * AFFINE_BLOCK + 4 * s8); \
-        dot_bytes(&d##r##0, v0, four), dot_bytes(&d##r##1, v1, four);        \
+    panel_acc *acc = s->acc + row0, *last_acc = s->waste;
+    const struct panel_scales *last = s->p->group;
+#define EVERYWHERE(v, x) __asm__ volatile("vbroadcastss %1, %0" : "=v"(v) : "m"(x));
+#define DOT_BYTES(d, v, x) __asm__ volatile("vpdpbusd %2, %1, %0" : "+v"(d) : "v"(v), "v"(x));
+#define FMA(t, v, x) __asm__ volatile("vfmadd231ps %2, %1, %0" : "+v"(t) : "v"(v), "v"(x));
+#define COPY(v, x) __asm__ volatile("vmovaps %1, %0" : "=v"(v) : "v"(x)); /* no port is taken */
+#define FMA_MEMORY(t, v, m) __asm__ volatile("vfmadd231ps %2, %1, %0" : "+v"(t) : "v"(v), "m"(m)); /* t += v * m */
+#define SCALE_ADD(t, m, v) __asm__ volatile("vfmadd132ps %2, %1, %0" : "+v"(t) : "v"(v), "m"(m));  /* t = t * m + v */
+#define STORE(m, t) __asm__ volatile("vmovaps %1, %0" : "=m"(m) : "v"(t));
+#define CLEAR(r) if (R > r) { COPY(d##r##0, middle) COPY(d##r##1, middle) COPY(t##r##0, middle) COPY(t##r##1, middle) }
+#define SCALE(r)                                                              \
+    if (R > r) {                                                              \
+        __m512 scale = load_everywhere(&in[-1].scale[r]);                     \
+        FMA(t##r##0, d##r##0, scale) FMA(t##r##1, d##r##1, scale)             \
     }
-#define SCALE_FIRST(r)                                                       \
-    if (R > r) {                                                             \
-        __m512 scale = _mm512_set1_ps(in->scale[r][block]), shift = _mm512_set1_ps(in->shift[r][block]); \
-        t##r##0 = _mm512_fmadd_ps((__m512)d##r##0, scale, shift);             \
-        t##r##1 = _mm512_fmadd_ps((__m512)d##r##1, scale, shift);             \
+#define DOT(r)                                                                \
+    if (R > r) {                                                              \
+        __m512i four = four_inputs(in->x[r] + 4 * s8);                        \
+        DOT_BYTES(d##r##0, v0, four) DOT_BYTES(d##r##1, v1, four)             \
     }
-#define SCALE(r)                                                             \
-    if (R > r) {                                                             \
-        __m512 scale = _mm512_set1_ps(in->scale[r][block]);                   \
-        t##r##0 = _mm512_fmadd_ps((__m512)d##r##0, scale, t##r##0);           \
-        t##r##1 = _mm512_fmadd_ps((__m512)d##r##1, scale, t##r##1);           \
+#define FIRST_DOT(r)                                                          \
+    SCALE(r)                                                                  \
+    if (R > r) { COPY(d##r##0, middle) COPY(d##r##1, middle) }                \
+    DOT(r)
+#define ADD(r)                                                                \
+    if (R > r) {                                                              \
+        __m512 sum = load_everywhere(&in[-1].sum[r]), acc0 = _mm512_load_ps(&last_acc[r][0]), acc1 = _mm512_load_ps(&last_acc[r][1]); \
+        SCALE_ADD(t##r##0, last->scale[0], acc0) SCALE_ADD(t##r##1, last->scale[1], acc1) \
+        FMA_MEMORY(t##r##0, sum, last->bias[0]) FMA_MEMORY(t##r##1, sum, last->bias[1])   \
+        STORE(last_acc[r][0], t##r##0) STORE(last_acc[r][1], t##r##1)         \
     }
-#define ADD(r)                                                               \
-    if (R > r) {                                                             \
-        __m512 sum = _mm512_set1_ps(in->sum[r][g * group_blocks]);            \
-        acc[r][0] = _mm512_fmadd_ps(bias0, sum, _mm512_fmadd_ps(scale0, t##r##0, acc[r][0])); \
-        acc[r][1] = _mm512_fmadd_ps(bias1, sum, _mm512_fmadd_ps(scale1, t##r##1, acc[r][1])); \
+#define NEXT_GROUP(r)                                                         \
+    if (s8 == r + 1 && R > r) {                                               \
+        ADD(r)                                                                \
+        EVERYWHERE(t##r##0, in->shift[r]) COPY(t##r##1, t##r##0)               \
     }
-    for (int g = 0, block = 0; g < s->n_groups; g++) {
-        const uint8_t *at = s->ahead.at, *end_at = s->ahead.end - at < (ptrdiff_t)s->ahead.step ? s->ahead.end : at + s->ahead.step;
-        for (; at < end_at; at += 64) prefetch(at, 0), prefetch(at, s->ahead.apart);
-        s->ahead.at = at;
-        __asm__ volatile("" ::: "memory"); /* sums of all groups stay in memory: there are no registers left */
-        TILE_ROWS(SUMS)
-        for (int b = 0; b < group_blocks; b++, block++) {
-            __m512i(*codes)[PANEL_TILES] = p->codes[block];
-            TILE_ROWS(DOTS)
+    register __m512i d00 __asm__("zmm8"), d01 __asm__("zmm9"), d10 __asm__("zmm10"), d11 __asm__("zmm11"), d20 __asm__("zmm12"), d21 __asm__("zmm13");
+    register __m512i d30 __asm__("zmm14"), d31 __asm__("zmm15"), d40 __asm__("zmm16"), d41 __asm__("zmm17"), d50 __asm__("zmm18"), d51 __asm__("zmm19");
+    register __m512 t00 __asm__("zmm20"), t01 __asm__("zmm21"), t10 __asm__("zmm22"), t11 __asm__("zmm23"), t20 __asm__("zmm24"), t21 __asm__("zmm25");
+    register __m512 t30 __asm__("zmm26"), t31 __asm__("zmm27"), t40 __asm__("zmm28"), t41 __asm__("zmm29"), t50 __asm__("zmm30"), t51 __asm__("zmm31");
+    register __m512 middle __asm__("zmm7") = _mm512_set1_ps(DOT_MIDDLE);
+    TILE_ROWS(CLEAR)
+    for (int set = 0; set < n_sets; set++, acc += R) {
+        __m512i(*codes)[PANEL_TILES] = s->p->codes[0];
+        for (int r = 0; s->first && r < R; r++)
+            for (int i = 0; i < PANEL_TILES; i++) acc[r][i] = _mm512_setzero_ps();
+        struct panel_scales *group = s->p->group;
+        for (int r = 0; s->last && r < R; r++)
+            for (int i = 0; i < s->n_tiles; i++) _m_prefetchw(call_y(s->c, row0 + set * R + r) + s->col + i * AFFINE_TILE);
+        for (int g = s->n_groups; g > 0; g--) {
+            const uint8_t *at = s->ahead.at;
+            for (int i = s->ahead.lines; i > 0; i--) {
+                prefetch(at, 0), prefetch(at, s->ahead.apart);
+                at = at < s->ahead.end ? at + 64 : at;
+            }
+            s->ahead.at = at;
+#pragma GCC unroll 2
+            for (int more = 0; more < 2; more++)
+                for (int b = more; b < (more ? group_blocks : 1); b++, codes += 8, in++) {
 #pragma GCC unroll 8
-            for (int s8 = 0; s8 < 8; s8++) {
-                __m512i v0 = bits ? unpack_step(from0, bits, s8) : codes[s8][0], v1 = bits ? unpack_step(from1, bits, s8) : codes[s8][1];
-                keep(&v0), keep(&v1);
-                if (bits) codes[s8][0] = v0, codes[s8][1] = v1;
-                TILE_ROWS(STEP)
+                    for (int s8 = 0; s8 < 8; s8++) {
+                        __m512i v0 = bits ? unpack_step(from0, bits, s8) : codes[s8][0], v1 = bits ? unpack_step(from1, bits, s8) : codes[s8][1];
+                        keep(&v0), keep(&v1);
+                        if (bits) codes[s8][0] = v0, codes[s8][1] = v1;
+                        if (s8 == 0) {
+                            TILE_ROWS(FIRST_DOT)
+                        } else {
+                            TILE_ROWS(DOT)
+                        }
+                        if (!more) {
+                            TILE_ROWS(NEXT_GROUP)
+                        }
+                    }
+                    if (bits) from0 += s->shape->block_bytes, from1 += s->shape->block_bytes;
+                }
+            if (bits) {
+                const enum dtype t = s->shape->scale;
+                const size_t each = s->shape->scale_bytes;
+                group->scale[0] = load_scales(from0, t), group->scale[1] = load_scales(from1, t);
+                group->bias[0] = load_scales(from0 + each, t), group->bias[1] = load_scales(from1 + each, t);
+                from0 += 2 * each, from1 += 2 * each;
             }
-            if (bits) from0 += s->shape->block_bytes, from1 += s->shape->block_bytes;
-            if (b == 0) {
-                TILE_ROWS(SCALE_FIRST)
-            } else {
-                TILE_ROWS(SCALE)
-            }
+            last_acc = acc, last = group++;
         }
-        if (bits) {
-            const enum dtype t = s->shape->scale;
-            const size_t each = s->shape->scale_bytes;
-            p->scale[g][0] = load_scales(from0, t), p->scale[g][1] = load_scales(from1, t);
-            p->bias[g][0] = load_scales(from0 + each, t), p->bias[g][1] = load_scales(from1 + each, t);
-            from0 += 2 * each, from1 += 2 * each;
-        }
-        __m512 scale0 = p->scale[g][0], scale1 = p->scale[g][1], bias0 = p->bias[g][0], bias1 = p->bias[g][1];
-        keep_floats(&scale0), keep_floats(&scale1), keep_floats(&bias0), keep_floats(&bias1);
-        TILE_ROWS(ADD)
+        if (s->last && set > 0) panel_results(s, acc - R, row0 + (set - 1) * R, R);
     }
-#undef SUMS
-#undef DOTS
-#undef STEP
-#undef SCALE_FIRST
+    TILE_ROWS(SCALE)
+    TILE_ROWS(ADD)
+    if (s->last) panel_results(s, last_acc, row0 + (n_sets - 1) * R, R);
+#undef EVERYWHERE
+#undef DOT_BYTES
+#undef FMA
+#undef COPY
+#undef FMA_MEMORY
+#undef SCALE_ADD
+#undef STORE
+#undef CLEAR
 #undef SCALE
+#undef DOT
+#undef FIRST_DOT
 #undef ADD
+#undef NEXT_GROUP
 }
 
-/* The set that begins at row; the row behind it. Results go out with the set that completes them, between the dots of others (asking for
- * their lines a set before gained nothing). */
-INLINE int set_q8(struct panel_pass *s, const struct panel_set *in, int row, const int bits) {
-    const int n = rows_of_set(s->c->n_rows - row);
-    panel_acc *acc = s->acc + row;
-    for (int r = 0; s->first && r < n; r++)
-        for (int i = 0; i < PANEL_TILES; i++) acc[r][i] = _mm512_setzero_ps();
-#define CALL(R) panel_q8(s, in, acc, bits, R)
-    TILE_CASES(n, CALL)
+/* Sets of equal rows from row on, no more than n; how many. */
+INLINE int sets_q8(struct panel_pass *s, const struct panel_in *in, int row, int n, const int bits) {
+    const int left = s->c->n_rows - row, rows = rows_of_set(left);
+    int sets = 1;
+    while (sets < n && rows_of_set(left - sets * rows) == rows) sets++;
+#define CALL(R) panel_q8(s, in, row, sets, bits, R)
+    TILE_CASES(rows, CALL)
 #undef CALL
-    for (int r = 0; s->last && r < n; r++)
-        for (int i = 0; i < s->n_tiles; i++) store_tile(s->c, row + r, s->col + i * AFFINE_TILE, acc[r][i]);
-    return row + n;
+    return sets;
 }
 
-/* The sets behind the first, from row on: one copy for weights of all bits. */
-static __attribute__((noinline)) void more_sets_q8(struct panel_pass *s, int row) {
-    for (const struct panel_set *in = s->in + 1; row < s->c->n_rows; in++) row = set_q8(s, in, row, 0);
+/* The sets behind the first: one copy for weights of all bits. */
+static __attribute__((noinline)) void more_sets_q8(struct panel_pass *s) {
+    const struct panel_in *in = s->in;
+    const int n_blocks = s->n_groups * s->shape->group_blocks;
+    for (int row = rows_of_set(s->c->n_rows), sets = 1, rows; row < s->c->n_rows; row += sets * rows) {
+        in += sets * n_blocks, rows = rows_of_set(s->c->n_rows - row);
+        sets = sets_q8(s, in, row, INT_MAX, 0);
+    }
 }
 
 /* Panel after panel along k for MOST_PAIRS pairs of tiles, so that inputs of a panel come from L2. */
@@ -323,18 +364,19 @@ INLINE void run_panel_q8(const struct linear_call *c, int col0, int col1, const 
     const int most = PANEL_BLOCKS / shape.group_blocks, width = PANEL_TILES * AFFINE_TILE;
     const size_t n_sets = panel_sets(c->n_rows);
     struct panel *p = c->scratch;
-    panel_acc *acc = (panel_acc *)(p + 1);
-    struct panel_set *sets = (struct panel_set *)(acc + MOST_PAIRS * (size_t)c->n_rows);
+    panel_acc *acc = (panel_acc *)(p + 1) + SET_ROWS;
+    struct panel_in *sets = (struct panel_in *)(acc + MOST_PAIRS * (size_t)c->n_rows) + 1;
     for (int first_col = col0, n_pairs; first_col < col1; first_col += n_pairs * width) {
         n_pairs = (col1 - first_col + width - 1) / width;
         if (n_pairs > MOST_PAIRS) n_pairs = MOST_PAIRS;
-        struct panel_pass s = {.c = c, .shape = &shape, .p = p, .ahead = {.apart = shape.tile_bytes}};
-        struct panel_set *in = sets;
-        for (int g = 0; g < shape.n_groups; g += s.n_groups, in += n_sets) {
+        struct panel_pass s = {.c = c, .shape = &shape, .p = p, .waste = acc - SET_ROWS, .ahead = {.apart = shape.tile_bytes}};
+        struct panel_in *in = sets;
+        for (int g = 0; g < shape.n_groups; g += s.n_groups) {
             s.in = in, s.n_groups = shape.n_groups - g < most ? shape.n_groups - g : most;
             s.first = g == 0, s.last = g + s.n_groups == shape.n_groups;
             if (!c->same_rows && first_col == col0)
                 fill_sets(c, in, shape.group_blocks, g * shape.group_blocks, s.n_groups * shape.group_blocks);
+            in += n_sets * (size_t)(s.n_groups * shape.group_blocks);
             for (int i = 0; i < n_pairs; i++) {
                 s.col = first_col + i * width, s.acc = acc + i * c->n_rows;
                 s.n_tiles = col1 - s.col > AFFINE_TILE ? PANEL_TILES : 1;
@@ -342,9 +384,10 @@ INLINE void run_panel_q8(const struct linear_call *c, int col0, int col1, const 
                 int next_g = i + 1 < n_pairs ? g : s.last ? 0 : g + s.n_groups, n_ahead = shape.n_groups - next_g < most ? shape.n_groups - next_g : most;
                 size_t bytes = (size_t)n_ahead * shape.group_bytes;
                 s.ahead.at = affine_tile(c->w, &shape, i + 1 < n_pairs || s.last ? s.col + width : first_col) + (size_t)next_g * shape.group_bytes;
-                s.ahead.end = s.ahead.at + bytes, s.ahead.step = (bytes / ((size_t)s.n_groups * n_sets) + 64) / 64 * 64;
+                s.ahead.end = s.ahead.at + bytes, s.ahead.lines = (int)(bytes / ((size_t)s.n_groups * n_sets) / 64) + 1;
                 s.from = affine_tile(c->w, &shape, s.col) + (size_t)g * shape.group_bytes;
-                more_sets_q8(&s, set_q8(&s, s.in, 0, bits));
+                sets_q8(&s, s.in, 0, 1, bits);
+                more_sets_q8(&s);
             }
         }
     }
