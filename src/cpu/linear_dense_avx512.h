@@ -6,7 +6,7 @@
  *
  * "stream" kernels read the file's rows, four at once, for four rows of inputs; what is in cache after the first four serves
  * the others. "panel" kernels, for types that must be widened, do so once for a block of rows, which stays in L2, and then for
- * 16 columns x STEPS vectors at a time, which stay in L1 while all rows pass by; sums wait in memory between panels. */
+ * COLUMNS x STEPS vectors at a time, which stay in L1 while all rows pass by; sums wait in memory between panels. */
 #ifndef CPU_LINEAR_DENSE_AVX512_H
 #define CPU_LINEAR_DENSE_AVX512_H
 #include <limits.h>
@@ -18,7 +18,8 @@ enum dense_kind { DENSE_F32, DENSE_F16, DENSE_BF16, DENSE_DOT, DENSE_ANY };
 enum {
     STREAM_ROWS = 4, FEW_ROWS = 8,
     COLUMN_TILE = 4, ROW_TILE = 6, /* 24 sums in registers; ten loads for 24 products */
-    COLUMNS = 16, STEPS = 22,           /* of a panel: 22 KiB, beside which inputs of two sets fit in L1 of 48; K 1024: 22, 22, 20 */
+    COLUMNS = 8, STEPS = 32, /* of a panel: 16 KiB, beside which inputs of two sets, 12 KiB each, fit in L1 of 48 */
+    AHEAD_LINES = ROW_TILE * COLUMN_TILE / COLUMNS, /* of the next set, asked for with each step */
     PANEL_ROWS = 96, ROWS_BYTES = 1 << 20,
 };
 
@@ -63,18 +64,18 @@ INLINE void multiply_add(const int kind, __m512 *acc, __m512 w, __m512 x) {
     (void)kind, fma_into(acc, w, x);
 }
 
-/* Lane j of the result: the tree of v[j]. */
+/* Lane j of the result: the tree of v[j]. Each sum of two: what is in place of both, by a blend, and the rest, by a shuffle, which one port
+ * alone does. */
 INLINE __m512 reduce(const __m512 *v) {
     __m512 u[8], s[4], r[2];
     for (int j = 0; j < 8; j++) /* halves: column j below, j + 8 above */
-        u[j] = _mm512_add_ps(_mm512_shuffle_f32x4(v[j], v[j + 8], 0x44), _mm512_shuffle_f32x4(v[j], v[j + 8], 0xee));
-    for (int j = 0; j < 4; j++) /* quarters: columns j, j + 8, j + 4, j + 12 */
-        s[j] = _mm512_add_ps(_mm512_shuffle_f32x4(u[j], u[j + 4], 0x88), _mm512_shuffle_f32x4(u[j], u[j + 4], 0xdd));
+        u[j] = _mm512_add_ps(_mm512_mask_blend_ps(0xff00, v[j], v[j + 8]), _mm512_shuffle_f32x4(v[j], v[j + 8], 0x4e));
+    for (int j = 0; j < 4; j++) /* quarters: columns j, j + 4, j + 8, j + 12 */
+        s[j] = _mm512_add_ps(_mm512_mask_blend_ps(0xf0f0, u[j], u[j + 4]), _mm512_permutex2var_ps(u[j], _mm512_setr_epi32(4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27), u[j + 4]));
     for (int j = 0; j < 2; j++)
-        r[j] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(s[j]), _mm512_castps_pd(s[j + 2]))),
-                             _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(s[j]), _mm512_castps_pd(s[j + 2]))));
-    __m512 q = _mm512_add_ps(_mm512_shuffle_ps(r[0], r[1], 0x88), _mm512_shuffle_ps(r[0], r[1], 0xdd));
-    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15), q);
+        r[j] = _mm512_add_ps(_mm512_mask_blend_ps(0xcccc, s[j], s[j + 2]), _mm512_castpd_ps(_mm512_shuffle_pd(_mm512_castps_pd(s[j]), _mm512_castps_pd(s[j + 2]), 0x55)));
+    const __m512i others = _mm512_setr_epi32(1, 16, 3, 18, 5, 20, 7, 22, 9, 24, 11, 26, 13, 28, 15, 30);
+    return _mm512_add_ps(_mm512_mask_blend_ps(0xaaaa, r[0], r[1]), _mm512_permutex2var_ps(r[0], others, r[1]));
 }
 
 INLINE void store_columns(const struct linear_call *c, int row, int col, int n, __m512 v) {
@@ -176,7 +177,7 @@ INLINE void run_stream(const int kind, const struct linear_call *c, int col0, in
 /* Rows are taken in blocks whose inputs, widened, are no more than ROWS_BYTES, and in sets of ROW_TILE of those. */
 struct dense_panel {
     __m512 w[COLUMNS][STEPS];
-    __m512 acc[PANEL_ROWS][COLUMNS];
+    __m512 acc[PANEL_ROWS][COLUMNS]; /* results of two rows are reduced at once; PANEL_ROWS is even */
     __m512 x[][ROW_TILE][STEPS]; /* [chunk of STEPS along k * sets + set] */
 };
 
@@ -203,7 +204,7 @@ INLINE void fill_input(const int kind, const void *row, int n_in, int k, int n_s
     }
 }
 
-/* R rows and four columns, n_steps vectors along k; meanwhile 2 n_steps lines from `ahead` on are asked for. */
+/* R rows and four columns, n_steps vectors along k; meanwhile lines from `ahead` on are asked for. */
 INLINE void panel_tile(const __m512 (*w)[STEPS], const __m512 (*x)[STEPS], int first, int n_steps, const uint8_t *ahead,
                        __m512 (*acc)[COLUMNS], const int R) {
     __m512 *p0 = acc[0], *p1 = acc[1], *p2 = acc[2], *p3 = acc[3], *p4 = acc[4], *p5 = acc[5];
@@ -219,7 +220,8 @@ INLINE void panel_tile(const __m512 (*w)[STEPS], const __m512 (*x)[STEPS], int f
     for (int s = 0; s < n_steps; s++) {
         __m512 a0 = w[0][s], a1 = w[1][s], a2 = w[2][s], a3 = w[3][s];
         keep_floats(&a0), keep_floats(&a1), keep_floats(&a2), keep_floats(&a3);
-        _mm_prefetch((const char *)ahead + 128 * s, _MM_HINT_T0), _mm_prefetch((const char *)ahead + 128 * s + 64, _MM_HINT_T0);
+#pragma GCC unroll 4
+        for (int i = 0; i < AHEAD_LINES; i++) _mm_prefetch((const char *)ahead + 64 * (AHEAD_LINES * s + i), _MM_HINT_T0);
         TILE_ROWS(ROW)
     }
 #undef PRODUCT
@@ -230,7 +232,7 @@ INLINE void panel_tile(const __m512 (*w)[STEPS], const __m512 (*x)[STEPS], int f
 /* All columns for a set of R rows. */
 INLINE void panel_set(struct dense_panel *p, const __m512 (*x)[STEPS], int row, int first, int n_steps, const int R) {
     for (int i = 0; i < COLUMNS; i += COLUMN_TILE)
-        panel_tile(&p->w[i], x, first, n_steps, (const uint8_t *)(x + ROW_TILE) + (size_t)(i / COLUMN_TILE) * 128 * STEPS,
+        panel_tile(&p->w[i], x, first, n_steps, (const uint8_t *)(x + ROW_TILE) + (size_t)(i / COLUMN_TILE) * AHEAD_LINES * 64 * STEPS,
                    (__m512(*)[COLUMNS])&p->acc[row][i], R);
 }
 
@@ -244,9 +246,12 @@ static __attribute__((noinline)) void panel_sets(const struct linear_call *c, st
 #define CALL(R) panel_set(p, x, row, chunk == 0, n_steps, R)
         TILE_CASES(n_rows - row, CALL)
 #undef CALL
-        if (chunk + 1 == panel_chunks(c->w->n_in))
-            for (int r = row; r < n_rows && r < row + ROW_TILE; r++)
-                store_columns(c, row0 + r, col, n, reduce(p->acc[r]));
+        if (chunk + 1 < panel_chunks(c->w->n_in)) continue;
+        for (int r = row; r < n_rows && r < row + ROW_TILE; r += 2) {
+            __m512 both = reduce(p->acc[r]);
+            store_columns(c, row0 + r, col, n, both);
+            if (r + 1 < n_rows) store_columns(c, row0 + r + 1, col, n, _mm512_shuffle_f32x4(both, both, 0x4e));
+        }
     }
 }
 
