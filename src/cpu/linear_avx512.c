@@ -15,7 +15,7 @@
 #include "cpu/linear_affine_avx512.h"
 
 enum {
-    PANEL_BLOCKS = 16, PANEL_TILES = 2, /* 8 blocks x 32 columns: 8 KiB of codes; twice that and three sets of inputs crowd L1 */
+    PANEL_BLOCKS = 16, PANEL_TILES = 2, /* 16 blocks x 32 columns: 16 KiB of codes; a set's inputs take 4 */
     MOST_PAIRS = 8,     /* sums of 256 rows are 256 KiB */
     FMA_ROWS = 6,       /* 6 rows x 4 tiles of fp32 sums */
 };
@@ -224,12 +224,12 @@ INLINE void panel_results(const struct panel_pass *s, panel_acc *acc, int row, c
         for (int i = 0; i < s->n_tiles; i++) store_tile(s->c, row + r, s->col + i * AFFINE_TILE, acc[r][i]);
 }
 
-/* n_sets sets of R rows each, the first at row0, against the panel. bits: the panel is made on the way, from codes of so many bits: loads
- * and stores cost nothing beside dots; 0: it is there.
+/* n_sets sets of R rows each, the first at row0, against the panel. bits: the panel is made on the way, from codes of so many bits, which
+ * takes three quarters of the time that it takes by itself; 0: it is there.
  *
  * What follows the dots of a block is spread over the dots of the next one: a row's scaling is behind the dots of the rows before it, a
- * group's scales and sums are a row at each further step. In one piece they would leave the dots' ports idle (a tenth slower). So the
- * first block has one before it, which is none. Registers are named: the compiler copies and spills. */
+ * group's scales and sums are a row at each further step. In one piece they leave the dots' ports idle, since what waits for dots fills the
+ * scheduler (an eighth slower). So the first block has one before it, which is none. Registers are named: the compiler copies and spills. */
 INLINE void panel_q8(struct panel_pass *s, const struct panel_in *in, int row0, int n_sets, const int bits, const int R) {
     const int group_blocks = s->shape->group_blocks;
     const uint8_t *from0 = s->from, *from1 = from0 + (s->n_tiles > 1 ? s->shape->tile_bytes : 0);
@@ -281,7 +281,7 @@ INLINE void panel_q8(struct panel_pass *s, const struct panel_in *in, int row0, 
             for (int i = 0; i < PANEL_TILES; i++) acc[r][i] = _mm512_setzero_ps();
         struct panel_scales *group = s->p->group;
         for (int r = 0; s->last && r < R; r++)
-            for (int i = 0; i < s->n_tiles; i++) _m_prefetchw(call_y(s->c, row0 + set * R + r) + s->col + i * AFFINE_TILE);
+            for (int i = 0; i < s->n_tiles; i++) __builtin_prefetch(call_y(s->c, row0 + set * R + r) + s->col + i * AFFINE_TILE, 1, 3);
         for (int g = s->n_groups; g > 0; g--) {
             const uint8_t *at = s->ahead.at;
             for (int i = s->ahead.lines; i > 0; i--) {
