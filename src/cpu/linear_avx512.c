@@ -183,7 +183,8 @@ static size_t blocks_of(int n_in) { return (size_t)(n_in + AFFINE_BLOCK - 1) / A
 
 /* Scratch memory: a panel, the sums [pair of tiles][row] behind those of a set that is none, the inputs [panel][set][block] likewise. */
 static size_t panel_bytes(int n_rows, int n_in) {
-    return sizeof(struct panel) + (SET_ROWS + MOST_PAIRS * (size_t)n_rows) * sizeof(panel_acc) + (1 + blocks_of(n_in) * panel_sets(n_rows)) * sizeof(struct panel_in);
+    return sizeof(struct panel) + (SET_ROWS + MOST_PAIRS * (size_t)n_rows) * sizeof(panel_acc) +
+           (1 + blocks_of(n_in) * panel_sets(n_rows)) * sizeof(struct panel_in);
 }
 
 /* One panel of a pair of tiles, the first at column col, for all rows. What the next panel is made of, the second tile `apart` behind
@@ -259,7 +260,8 @@ INLINE void panel_q8(struct panel_pass *s, const struct panel_in *in, int row0, 
     DOT(r)
 #define ADD(r)                                                                \
     if (R > r) {                                                              \
-        __m512 sum = load_everywhere(&in[-1].sum[r]), acc0 = _mm512_load_ps(&last_acc[r][0]), acc1 = _mm512_load_ps(&last_acc[r][1]); \
+        __m512 sum = load_everywhere(&in[-1].sum[r]);                         \
+        __m512 acc0 = _mm512_load_ps(&last_acc[r][0]), acc1 = _mm512_load_ps(&last_acc[r][1]); \
         SCALE_ADD(t##r##0, last->scale[0], acc0) SCALE_ADD(t##r##1, last->scale[1], acc1) \
         FMA_MEMORY(t##r##0, sum, last->bias[0]) FMA_MEMORY(t##r##1, sum, last->bias[1])   \
         STORE(last_acc[r][0], t##r##0) STORE(last_acc[r][1], t##r##1)         \

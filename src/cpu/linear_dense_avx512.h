@@ -67,15 +67,17 @@ INLINE void multiply_add(const int kind, __m512 *acc, __m512 w, __m512 x) {
 /* Lane j of the result: the tree of v[j]. Each sum of two: what is in place of both, by a blend, and the rest, by a shuffle, which one port
  * alone does. */
 INLINE __m512 reduce(const __m512 *v) {
+    const __m512i quarters = _mm512_setr_epi32(4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27);
+    const __m512i single = _mm512_setr_epi32(1, 16, 3, 18, 5, 20, 7, 22, 9, 24, 11, 26, 13, 28, 15, 30);
     __m512 u[8], s[4], r[2];
     for (int j = 0; j < 8; j++) /* halves: column j below, j + 8 above */
         u[j] = _mm512_add_ps(_mm512_mask_blend_ps(0xff00, v[j], v[j + 8]), _mm512_shuffle_f32x4(v[j], v[j + 8], 0x4e));
     for (int j = 0; j < 4; j++) /* quarters: columns j, j + 4, j + 8, j + 12 */
-        s[j] = _mm512_add_ps(_mm512_mask_blend_ps(0xf0f0, u[j], u[j + 4]), _mm512_permutex2var_ps(u[j], _mm512_setr_epi32(4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27), u[j + 4]));
+        s[j] = _mm512_add_ps(_mm512_mask_blend_ps(0xf0f0, u[j], u[j + 4]), _mm512_permutex2var_ps(u[j], quarters, u[j + 4]));
     for (int j = 0; j < 2; j++)
-        r[j] = _mm512_add_ps(_mm512_mask_blend_ps(0xcccc, s[j], s[j + 2]), _mm512_castpd_ps(_mm512_shuffle_pd(_mm512_castps_pd(s[j]), _mm512_castps_pd(s[j + 2]), 0x55)));
-    const __m512i others = _mm512_setr_epi32(1, 16, 3, 18, 5, 20, 7, 22, 9, 24, 11, 26, 13, 28, 15, 30);
-    return _mm512_add_ps(_mm512_mask_blend_ps(0xaaaa, r[0], r[1]), _mm512_permutex2var_ps(r[0], others, r[1]));
+        r[j] = _mm512_add_ps(_mm512_mask_blend_ps(0xcccc, s[j], s[j + 2]),
+                             _mm512_castpd_ps(_mm512_shuffle_pd(_mm512_castps_pd(s[j]), _mm512_castps_pd(s[j + 2]), 0x55)));
+    return _mm512_add_ps(_mm512_mask_blend_ps(0xaaaa, r[0], r[1]), _mm512_permutex2var_ps(r[0], single, r[1]));
 }
 
 INLINE void store_columns(const struct linear_call *c, int row, int col, int n, __m512 v) {
