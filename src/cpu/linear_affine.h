@@ -45,11 +45,12 @@ static inline const uint8_t *affine_tile(const struct linear *w, const struct af
  * (backend/rows.h), so with one block t is dot * scale rounded once. With two, t is off by 1.3 scales (root mean square), with four by
  * 3, where the rounding of the inputs makes 20 and 28 with codes of 4 bits, 4 and 6 with codes of 2. */
 #define DOT_MIDDLE 0x1.8p23f
-static inline float dot_shift(const float *scale, int group_blocks) {
-    float all = scale[0];
-    for (int b = 1; b < group_blocks; b++) all += scale[b];
-    return -DOT_MIDDLE * all;
+static inline float sum_of_group(const float *block, int group_blocks) {
+    float all = block[0];
+    for (int b = 1; b < group_blocks; b++) all += block[b];
+    return all;
 }
+static inline float dot_shift(const float *scale, int group_blocks) { return -DOT_MIDDLE * sum_of_group(scale, group_blocks); }
 
 /* linear_pack.c */
 extern const struct linear_layout cpu_layout_affine;

@@ -247,10 +247,8 @@ static void fill_sets(const struct linear_call *c, struct panel_set *set, int gr
             const float *scale = call_q8_scale(c, row + r) + block0, *sum = call_q8_sum(c, row + r) + block0;
             memcpy(set->x[r], call_q8(c, row + r) + block0 * AFFINE_BLOCK, (size_t)(n_groups * group_blocks * AFFINE_BLOCK));
             memcpy(set->scale[r], scale, (size_t)(n_groups * group_blocks) * sizeof *scale);
-            for (int g = 0; g < n_groups; g++, scale += group_blocks, sum += group_blocks) {
-                set->start[r][g] = dot_shift(scale, group_blocks), set->sum[r][g] = sum[0];
-                for (int b = 1; b < group_blocks; b++) set->sum[r][g] += sum[b];
-            }
+            for (int g = 0; g < n_groups; g++, scale += group_blocks, sum += group_blocks)
+                set->start[r][g] = dot_shift(scale, group_blocks), set->sum[r][g] = sum_of_group(sum, group_blocks);
         }
     }
 }

@@ -27,7 +27,7 @@ INLINE __m512 unset(void) {
     return v;
 }
 
-INLINE __m512 load_everywhere(const float *p) { /* by a load port; a copy of a register may take a vector port */
+INLINE __m512 load_everywhere(const float *p) { /* by a load port */
     __m512 v;
     __asm__ volatile("vbroadcastss %1, %0" : "=v"(v) : "m"(*p));
     return v;
@@ -50,8 +50,7 @@ INLINE void stream_q8(const struct linear_call *c, const struct affine_shape *sh
     __m512 acc[STREAMS];
     for (int i = 0; i < C; i++) in[i] = affine_tile(c->w, shape, col + i * c->apart), acc[i] = _mm512_setzero_ps();
     for (int g = 0; g < shape->n_groups; g++, x += shape->group_blocks * AFFINE_BLOCK, x_scale += shape->group_blocks, x_sum += shape->group_blocks) {
-        float sum = x_sum[0];
-        for (int b = 1; b < shape->group_blocks; b++) sum += x_sum[b];
+        const float sum = sum_of_group(x_sum, shape->group_blocks);
         const __m512 shift = _mm512_set1_ps(dot_shift(x_scale, shape->group_blocks));
 #pragma GCC unroll 4
         for (int i = 0; i < C; i++) {
@@ -194,8 +193,7 @@ struct panel_pass {
     const struct affine_shape *shape;
     const uint8_t *from; /* the weights of the first tile */
     struct panel *p;
-    const struct panel_in *in; /* of the first set */
-    panel_acc *acc, *waste;    /* waste: where sums of a set that is none go */
+    panel_acc *acc, *waste; /* waste: where sums of a set that is none go */
     int col, n_tiles, n_groups, first, last;
     struct ahead { const uint8_t *at, *end; size_t apart; int lines; } ahead;
 };
@@ -212,9 +210,8 @@ static void fill_sets(const struct linear_call *c, struct panel_in *in, int grou
                 in[b].scale[r] = scale[b];
             }
             for (int b = 0; b < n_blocks; b += group_blocks) {
-                float all = sum[b];
-                for (int i = 1; i < group_blocks; i++) all += sum[b + i];
-                in[b].shift[r] = dot_shift(scale + b, group_blocks), in[b + group_blocks - 1].sum[r] = all;
+                in[b].shift[r] = dot_shift(scale + b, group_blocks);
+                in[b + group_blocks - 1].sum[r] = sum_of_group(sum + b, group_blocks);
             }
         }
     }
@@ -350,9 +347,8 @@ INLINE int sets_q8(struct panel_pass *s, const struct panel_in *in, int row, int
     return sets;
 }
 
-/* The sets behind the first: one copy for weights of all bits. */
-static __attribute__((noinline)) void more_sets_q8(struct panel_pass *s) {
-    const struct panel_in *in = s->in;
+/* The sets behind the first, whose inputs are at `in`: one copy for weights of all bits. */
+static __attribute__((noinline)) void more_sets_q8(struct panel_pass *s, const struct panel_in *in) {
     const int n_blocks = s->n_groups * s->shape->group_blocks;
     for (int row = rows_of_set(s->c->n_rows), sets = 1, rows; row < s->c->n_rows; row += sets * rows) {
         in += sets * n_blocks, rows = rows_of_set(s->c->n_rows - row);
@@ -373,12 +369,11 @@ INLINE void run_panel_q8(const struct linear_call *c, int col0, int col1, const 
         if (n_pairs > MOST_PAIRS) n_pairs = MOST_PAIRS;
         struct panel_pass s = {.c = c, .shape = &shape, .p = p, .waste = acc - SET_ROWS, .ahead = {.apart = shape.tile_bytes}};
         struct panel_in *in = sets;
-        for (int g = 0; g < shape.n_groups; g += s.n_groups) {
-            s.in = in, s.n_groups = shape.n_groups - g < most ? shape.n_groups - g : most;
+        for (int g = 0; g < shape.n_groups; g += s.n_groups, in += n_sets * (size_t)(s.n_groups * shape.group_blocks)) {
+            s.n_groups = shape.n_groups - g < most ? shape.n_groups - g : most;
             s.first = g == 0, s.last = g + s.n_groups == shape.n_groups;
             if (!c->same_rows && first_col == col0)
                 fill_sets(c, in, shape.group_blocks, g * shape.group_blocks, s.n_groups * shape.group_blocks);
-            in += n_sets * (size_t)(s.n_groups * shape.group_blocks);
             for (int i = 0; i < n_pairs; i++) {
                 s.col = first_col + i * width, s.acc = acc + i * c->n_rows;
                 s.n_tiles = col1 - s.col > AFFINE_TILE ? PANEL_TILES : 1;
@@ -388,8 +383,8 @@ INLINE void run_panel_q8(const struct linear_call *c, int col0, int col1, const 
                 s.ahead.at = affine_tile(c->w, &shape, i + 1 < n_pairs || s.last ? s.col + width : first_col) + (size_t)next_g * shape.group_bytes;
                 s.ahead.end = s.ahead.at + bytes, s.ahead.lines = (int)(bytes / ((size_t)s.n_groups * n_sets) / 64) + 1;
                 s.from = affine_tile(c->w, &shape, s.col) + (size_t)g * shape.group_bytes;
-                sets_q8(&s, s.in, 0, 1, bits);
-                more_sets_q8(&s);
+                sets_q8(&s, in, 0, 1, bits);
+                more_sets_q8(&s, in);
             }
         }
     }

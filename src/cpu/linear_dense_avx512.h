@@ -179,9 +179,11 @@ INLINE void run_stream(const int kind, const struct linear_call *c, int col0, in
 /* Rows are taken in blocks whose inputs, widened, are no more than ROWS_BYTES, and in sets of ROW_TILE of those. */
 struct dense_panel {
     __m512 w[COLUMNS][STEPS];
-    __m512 acc[PANEL_ROWS][COLUMNS]; /* results of two rows are reduced at once; PANEL_ROWS is even */
+    __m512 acc[PANEL_ROWS][COLUMNS]; /* two rows are reduced at once */
     __m512 x[][ROW_TILE][STEPS]; /* [chunk of STEPS along k * sets + set] */
 };
+
+_Static_assert(2 * COLUMNS == 16 && PANEL_ROWS % 2 == 0 && ROW_TILE % 2 == 0, "reduce takes two rows of a set");
 
 static inline int panel_chunks(int n_in) { return (n_in + 16 * STEPS - 1) / (16 * STEPS); }
 static inline int panel_rows(int n_in) {
