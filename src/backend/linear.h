@@ -34,6 +34,9 @@ struct linear_layout {
     int tile;
 };
 
+/* How many bytes ahead of their use weights are asked for: into L1, and further ahead into L2, which takes more lines at a time (0: not). */
+struct ahead { int near, far; };
+
 struct linear_call {
     const struct linear *w;
     const struct rows *x;
@@ -46,7 +49,7 @@ struct linear_call {
                             * those `apart`, 2 apart and 3 apart columns further, ... */
     int64_t y_apart;       /* ... whose results lie y_apart floats apart */
     int accumulate;        /* y += result, as one addition after the product is complete */
-    int ahead;             /* bytes: how far ahead of their use weights are asked for, where rows are few */
+    struct ahead ahead;    /* of weights, where rows are few */
     void *scratch;         /* this thread's, linear_kernel.scratch_bytes(...) bytes, 64-byte aligned */
     int same_rows;         /* scratch is as the same kernel left it behind a call for the same rows of the same x and weights of
                             * the same group size */

@@ -67,7 +67,7 @@ struct cpu_isa {
     const struct cpu_delta *delta;
     const struct cpu_attention *attention;
     const struct linear_kernel *const *kernels; /* NULL-terminated; of both precisions, best first */
-    int ahead_bytes;                            /* how far ahead of use kernels for few rows ask for weights */
+    struct ahead ahead;                         /* of weights, in kernels for few rows */
 };
 /* Best first, NULL-terminated; portable is last and always runs. */
 extern const struct cpu_isa *const cpu_isas[];

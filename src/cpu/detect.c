@@ -48,23 +48,23 @@ static int has_avxvnni(void) {
 static const struct cpu_isa avx2 = {
     .name = "avx2", .runs_here = has_avx2,
     .vec = &cpu_vec_avx2, .delta = &cpu_delta_avx2, .attention = &cpu_attention_avx2,
-    .kernels = cpu_kernels_avx2, .ahead_bytes = 512,
+    .kernels = cpu_kernels_avx2, .ahead = {512, 0},
 }, avxvnni = {
     .name = "avxvnni", .runs_here = has_avxvnni,
     .vec = &cpu_vec_avx2, .delta = &cpu_delta_avx2, .attention = &cpu_attention_avx2,
-    .kernels = cpu_kernels_avxvnni, .ahead_bytes = 512,
+    .kernels = cpu_kernels_avxvnni, .ahead = {512, 0},
 }, avx512 = {
     .name = "avx512", .runs_here = has_avx512,
     .vec = &cpu_vec_avx512, .delta = &cpu_delta_avx512, .attention = &cpu_attention_avx512,
-    .kernels = cpu_kernels_avx512, .ahead_bytes = 1024,
+    .kernels = cpu_kernels_avx512, .ahead = {1024, 3072},
 }, avx512bf16 = {
     .name = "avx512bf16", .runs_here = has_avx512bf16,
     .vec = &cpu_vec_avx512, .delta = &cpu_delta_avx512, .attention = &cpu_attention_avx512bf16,
-    .kernels = cpu_kernels_avx512bf16, .ahead_bytes = 256,
+    .kernels = cpu_kernels_avx512bf16, .ahead = {256, 0},
 }, amx = {
     .name = "amx", .runs_here = has_amx,
     .vec = &cpu_vec_avx512, .delta = &cpu_delta_avx512, .attention = &cpu_attention_avx512,
-    .kernels = cpu_kernels_amx, .ahead_bytes = 1024,
+    .kernels = cpu_kernels_amx, .ahead = {1024, 3072},
 };
 
 const struct cpu_isa *const cpu_isas[] = {&amx, &avx512bf16, &avx512, &avxvnni, &avx2, &portable, NULL};

@@ -148,7 +148,7 @@ INLINE void store_tile(const struct linear_call *c, float *y, int col, const __m
 INLINE void few_q8(const struct linear_call *c, const struct affine_shape *shape, int col, int row0, const int bits, const int R) {
     const int n_streams = c->apart ? STREAMS : 1;
     const uint8_t *in[STREAMS];
-    const size_t ahead = (size_t)c->ahead;
+    const size_t ahead = (size_t)c->ahead.near;
     const int8_t *x[SET_ROWS];
     const float *x_scale[SET_ROWS], *x_sum[SET_ROWS];
     __m256 acc[STREAMS][SET_ROWS][HALVES];

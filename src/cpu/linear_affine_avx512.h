@@ -32,9 +32,8 @@ INLINE __m512i unpack_step(const uint8_t *in, const int bits, const int s) {
     return _mm512_ternarylogic_epi32(v, p, _mm512_set1_epi8((char)(((1 << more) - 1) << main_bits)), 0xf8); /* v | (p & mask) */
 }
 
-/* The eight vectors of a block; `ahead` bytes behind are asked for. */
-INLINE void unpack(const uint8_t *in, const int bits, size_t ahead, __m512i v[8]) {
-    for (int i = 0; i < bits; i++) prefetch(in + i * 64, ahead);
+/* The eight vectors of a block. */
+INLINE void unpack(const uint8_t *in, const int bits, __m512i v[8]) {
 #pragma GCC unroll 8
     for (int s = 0; s < 8; s++) v[s] = unpack_step(in, bits, s);
 }

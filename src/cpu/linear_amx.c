@@ -85,19 +85,19 @@ static void lay_out(const struct pass *s, int group_blocks) {
     else lay_out_as(s, 4);
 }
 
-/* Blocks [block0, end) of tile i from its stream `at` on, whole groups or a part of one; what lies `ahead` bytes behind is asked for.
+/* Blocks [block0, end) of tile i from its stream `at` on, whole groups or a part of one; what lies `ahead` is asked for.
  * Returns where the stream goes on. */
-INLINE const uint8_t *fill_tile(struct panel *p, const struct affine_shape *shape, int i, const uint8_t *at, int block0, int end, size_t ahead,
-                                const int ring, const int group_blocks, const int bits) {
+INLINE const uint8_t *fill_tile(struct panel *p, const struct affine_shape *shape, int i, const uint8_t *at, int block0, int end,
+                                const struct ahead *ahead, const int ring, const int group_blocks, const int bits) {
     for (int block = block0; block < end; block++) {
         const int slot = block % ring;
         if (ahead)
-            for (int v = 0; v < bits; v++) prefetch(at + v * 64, ahead);
+            for (int v = 0; v < bits; v++) ask(at + v * 64, *ahead);
 #pragma GCC unroll 8
         for (int v = 0; v < 8; v++) p->codes[i][slot][v] = unpack_step(at, bits, v);
         at += shape->block_bytes;
         if ((block + 1) % group_blocks) continue;
-        if (ahead) prefetch(at, ahead);
+        if (ahead) ask(at, *ahead);
         const int first = slot + 1 - group_blocks;
         p->scale[first][i] = load_scales(at, shape->scale), p->bias[first][i] = load_scales(at + shape->scale_bytes, shape->scale);
         at += 2 * shape->scale_bytes;
@@ -242,7 +242,7 @@ static __attribute__((noinline)) void run_pass(const struct pass *s, int group_b
 INLINE void one_set(const struct pass *s, const struct affine_shape *shape, const uint8_t *const *tile, const int bits, const int group_blocks,
                     const int rows) {
     const int pairs = s->n_pairs, n = s->n_blocks;
-    const size_t ahead = (size_t)s->c->ahead;
+    const struct ahead *ahead = &s->c->ahead;
     const uint8_t *in[TILES];
 #define UNPACK(i, pair)                                                                                                          \
     if ((pair) < pairs)                                                                                                          \
@@ -297,7 +297,7 @@ INLINE void run_panels(struct pass *s, const struct affine_shape *shape, const u
         s->n_blocks = n_blocks - s->block0 < PANEL_BLOCKS ? n_blocks - s->block0 : PANEL_BLOCKS;
         s->last = s->block0 + s->n_blocks == n_blocks;
         for (int i = 0; i < TILES; i++) {
-            in[i] = fill_tile(s->p, shape, i, in[i], 0, s->n_blocks, 0, PANEL_BLOCKS, shape->group_blocks, bits);
+            in[i] = fill_tile(s->p, shape, i, in[i], 0, s->n_blocks, NULL, PANEL_BLOCKS, shape->group_blocks, bits);
             s->next[i] = in[i] + (s->last ? (TILES - 1) * shape->tile_bytes : 0); /* behind the last panel: the first of the next columns */
         }
         size_t bytes = (size_t)(s->n_blocks / shape->group_blocks) * shape->group_bytes;

@@ -16,7 +16,7 @@ INLINE __m256 code_at(__m256i v, const int kk) { /* k = 4 s + kk of 8 columns */
 INLINE void few_bf16(const struct linear_call *c, const struct affine_shape *shape, int col, int row0, const int bits, const int R) {
     const int n_streams = c->apart ? STREAMS : 1;
     const uint8_t *in[STREAMS];
-    const size_t ahead = (size_t)c->ahead;
+    const size_t ahead = (size_t)c->ahead.near;
     const uint16_t *x[FEW_ROWS];
     __m256 acc[STREAMS][FEW_ROWS][HALVES];
     for (int r = 0; r < R; r++) x[r] = call_bf16(c, row0 + r);

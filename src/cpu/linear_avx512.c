@@ -16,6 +16,7 @@
 
 enum {
     PANEL_BLOCKS = 16, PANEL_TILES = 2, /* 16 blocks x 32 columns: 16 KiB of codes; a set's inputs take 4 */
+    LEAST_SET = 3,      /* rows of a set, when there are more than SET_ROWS */
     MOST_PAIRS = 8,     /* sums of 256 rows are 256 KiB */
     FMA_ROWS = 6,       /* 6 rows x 4 tiles of fp32 sums */
 };
@@ -43,7 +44,7 @@ INLINE __m512i four_inputs(const int8_t *x) { return _mm512_set1_epi32((int32_t)
  * next. */
 INLINE void stream_q8(const struct linear_call *c, const struct affine_shape *shape, int col, int row, const int bits, const int C) {
     const uint8_t *in[STREAMS];
-    const size_t ahead = (size_t)c->ahead;
+    const struct ahead ahead = c->ahead;
     const int8_t *x = call_q8(c, row);
     const float *x_scale = call_q8_scale(c, row), *x_sum = call_q8_sum(c, row);
     const __m512i middle = (__m512i)_mm512_set1_ps(DOT_MIDDLE);
@@ -58,12 +59,12 @@ INLINE void stream_q8(const struct linear_call *c, const struct affine_shape *sh
             __m512 t = shift;
             for (int b = 0; b < shape->group_blocks; b++, at += shape->block_bytes) {
                 __m512i dot = middle;
-                for (int v = 0; v < bits; v++) prefetch(at + v * 64, ahead);
+                for (int v = 0; v < bits; v++) ask(at + v * 64, ahead);
 #pragma GCC unroll 8
                 for (int s = 0; s < 8; s++) dot_four(&dot, unpack_step(at, bits, s), x + b * AFFINE_BLOCK + 4 * s);
                 t = _mm512_fmadd_ps((__m512)dot, _mm512_set1_ps(x_scale[b]), t);
             }
-            prefetch(at, ahead);
+            ask(at, ahead);
             acc[i] = _mm512_fmadd_ps(load_scales(at, shape->scale), t, acc[i]);
             acc[i] = _mm512_fmadd_ps(load_scales(at + shape->scale_bytes, shape->scale), _mm512_set1_ps(sum), acc[i]);
             in[i] = at + 2 * shape->scale_bytes;
@@ -77,7 +78,7 @@ INLINE void stream_q8(const struct linear_call *c, const struct affine_shape *sh
 INLINE void direct_q8(const struct linear_call *c, const struct affine_shape *shape, int col, int row0, const int bits, const int R) {
     static const float middle = DOT_MIDDLE;
     const uint8_t *in[STREAMS];
-    const size_t ahead = (size_t)c->ahead;
+    const struct ahead ahead = c->ahead;
     const int8_t *x[SET_ROWS];
     const float *x_scale[SET_ROWS], *x_sum[SET_ROWS];
     __m512 acc[STREAMS][SET_ROWS];
@@ -120,7 +121,7 @@ INLINE void direct_q8(const struct linear_call *c, const struct affine_shape *sh
             TILE_ROWS(SUMS)
             for (int block = block0; block < block0 + shape->group_blocks; block++) {
                 TILE_ROWS(DOTS)
-                for (int v = 0; v < bits; v++) prefetch(in0 + v * 64, ahead), prefetch(in1 + v * 64, ahead);
+                for (int v = 0; v < bits; v++) ask(in0 + v * 64, ahead), ask(in1 + v * 64, ahead);
 #pragma GCC unroll 8
                 for (int s = 0; s < 8; s++) {
                     __m512i v0 = unpack_step(in0, bits, s), v1 = unpack_step(in1, bits, s);
@@ -132,7 +133,7 @@ INLINE void direct_q8(const struct linear_call *c, const struct affine_shape *sh
             }
             __m512 scale0 = load_scales(in0, shape->scale), bias0 = load_scales(in0 + shape->scale_bytes, shape->scale);
             __m512 scale1 = load_scales(in1, shape->scale), bias1 = load_scales(in1 + shape->scale_bytes, shape->scale);
-            prefetch(in0, ahead), prefetch(in1, ahead);
+            ask(in0, ahead), ask(in1, ahead);
             in[i] = in0 + 2 * shape->scale_bytes, in[i + 1] = in1 + 2 * shape->scale_bytes;
             TILE_ROWS(ADD)
         }
@@ -186,8 +187,8 @@ static size_t panel_bytes(int n_rows, int n_in) {
            (1 + blocks_of(n_in) * panel_sets(n_rows)) * sizeof(struct panel_in);
 }
 
-/* One panel of a pair of tiles, the first at column col, for all rows. What the next panel is made of, the second tile `apart` behind
- * the first, is asked for by `lines` lines with each group of each set, so that memory is at work all the time. */
+/* One panel of a pair of tiles, the first at column col, for all rows. What the next panel is made of, from `ahead` on and as much a tile
+ * further, is asked for by ahead_lines lines with each group of each set, so that memory is at work all the time: into L2, since L1 is full. */
 struct panel_pass {
     const struct linear_call *c;
     const struct affine_shape *shape;
@@ -195,7 +196,8 @@ struct panel_pass {
     struct panel *p;
     panel_acc *acc, *waste; /* waste: where sums of a set that is none go */
     int col, n_tiles, n_groups, first, last;
-    struct ahead { const uint8_t *at, *end; size_t apart; int lines; } ahead;
+    const uint8_t *ahead, *ahead_end;
+    int ahead_lines;
 };
 
 static void fill_sets(const struct linear_call *c, struct panel_in *in, int group_blocks, int block0, int n_blocks) {
@@ -217,22 +219,26 @@ static void fill_sets(const struct linear_call *c, struct panel_in *in, int grou
     }
 }
 
-INLINE void panel_results(const struct panel_pass *s, panel_acc *acc, int row, const int R) {
-    for (int r = 0; r < R; r++)
+/* Not a call: registers are in use. */
+INLINE void panel_results(const struct panel_pass *s, panel_acc *acc, int row, int rows) {
+    for (int r = 0; r < rows; r++)
         for (int i = 0; i < s->n_tiles; i++) store_tile(s->c, row + r, s->col + i * AFFINE_TILE, acc[r][i]);
 }
 
-/* n_sets sets of R rows each, the first at row0, against the panel. bits: the panel is made on the way, from codes of so many bits, which
- * takes three quarters of the time that it takes by itself; 0: it is there.
+/* All sets of rows, whose inputs begin at `in`, against a panel. The first set makes the panel, which takes three quarters of the time that
+ * it takes by itself.
  *
- * What follows the dots of a block is spread over the dots of the next one: a row's scaling is behind the dots of the rows before it, a
- * group's scales and sums are a row at each further step. In one piece they leave the dots' ports idle, since what waits for dots fills the
- * scheduler (an eighth slower). So the first block has one before it, which is none. Registers are named: the compiler copies and spills. */
-INLINE void panel_q8(struct panel_pass *s, const struct panel_in *in, int row0, int n_sets, const int bits, const int R) {
-    const int group_blocks = s->shape->group_blocks;
-    const uint8_t *from0 = s->from, *from1 = from0 + (s->n_tiles > 1 ? s->shape->tile_bytes : 0);
-    panel_acc *acc = s->acc + row0, *last_acc = s->waste;
+ * What follows the dots of a block is spread over the dots of the next one, of whichever set: a row's scaling is behind the dots of the
+ * rows before it, a group's scales and sums are a row at each further step. In one piece they leave the dots' ports idle, since what waits
+ * for dots fills the scheduler (an eighth slower). So the first block has one before it, which is none. Registers are named: the compiler
+ * copies and spills. */
+INLINE void panel_q8(const struct panel_pass *s, const struct panel_in *in, const int bits) {
+    const struct affine_shape *shape = s->shape;
+    const int group_blocks = shape->group_blocks, n_rows = s->c->n_rows;
+    const uint8_t *from0 = s->from, *from1 = from0 + (s->n_tiles > 1 ? shape->tile_bytes : 0), *ahead = s->ahead;
+    panel_acc *acc = s->acc, *last_acc = s->waste;
     const struct panel_scales *last = s->p->group;
+    int last_rows = SET_ROWS;
 #define EVERYWHERE(v, x) __asm__ volatile("vbroadcastss %1, %0" : "=v"(v) : "m"(x));
 #define DOT_BYTES(d, v, x) __asm__ volatile("vpdpbusd %2, %1, %0" : "+v"(d) : "v"(v), "v"(x));
 #define FMA(t, v, x) __asm__ volatile("vfmadd231ps %2, %1, %0" : "+v"(t) : "v"(v), "v"(x));
@@ -240,33 +246,72 @@ INLINE void panel_q8(struct panel_pass *s, const struct panel_in *in, int row0, 
 #define FMA_MEMORY(t, v, m) __asm__ volatile("vfmadd231ps %2, %1, %0" : "+v"(t) : "v"(v), "m"(m)); /* t += v * m */
 #define SCALE_ADD(t, m, v) __asm__ volatile("vfmadd132ps %2, %1, %0" : "+v"(t) : "v"(v), "m"(m));  /* t = t * m + v */
 #define STORE(m, t) __asm__ volatile("vmovaps %1, %0" : "=m"(m) : "v"(t));
-#define CLEAR(r) if (R > r) { COPY(d##r##0, middle) COPY(d##r##1, middle) COPY(t##r##0, middle) COPY(t##r##1, middle) }
+#define CLEAR(r) COPY(d##r##0, middle) COPY(d##r##1, middle) COPY(t##r##0, middle) COPY(t##r##1, middle)
 #define SCALE(r)                                                              \
-    if (R > r) {                                                              \
+    {                                                                         \
         __m512 scale = load_everywhere(&in[-1].scale[r]);                     \
         FMA(t##r##0, d##r##0, scale) FMA(t##r##1, d##r##1, scale)             \
     }
-#define DOT(r)                                                                \
-    if (R > r) {                                                              \
-        __m512i four = four_inputs(in->x[r] + 4 * s8);                        \
-        DOT_BYTES(d##r##0, v0, four) DOT_BYTES(d##r##1, v1, four)             \
-    }
-#define FIRST_DOT(r)                                                          \
-    SCALE(r)                                                                  \
-    if (R > r) { COPY(d##r##0, middle) COPY(d##r##1, middle) }                \
-    DOT(r)
 #define ADD(r)                                                                \
-    if (R > r) {                                                              \
+    {                                                                         \
         __m512 sum = load_everywhere(&in[-1].sum[r]);                         \
         __m512 acc0 = _mm512_load_ps(&last_acc[r][0]), acc1 = _mm512_load_ps(&last_acc[r][1]); \
         SCALE_ADD(t##r##0, last->scale[0], acc0) SCALE_ADD(t##r##1, last->scale[1], acc1) \
         FMA_MEMORY(t##r##0, sum, last->bias[0]) FMA_MEMORY(t##r##1, sum, last->bias[1])   \
         STORE(last_acc[r][0], t##r##0) STORE(last_acc[r][1], t##r##1)         \
     }
+#define DOT(r)                                                                \
+    if (R > r) {                                                              \
+        __m512i four = four_inputs(in->x[r] + 4 * s8);                        \
+        DOT_BYTES(d##r##0, v0, four) DOT_BYTES(d##r##1, v1, four)             \
+    }
+#define WAS(r) (begins ? r < LEAST_SET || last_rows > r : R > r) /* the block before this one has a row r */
+#define FIRST_DOT(r)                                                          \
+    if (WAS(r)) SCALE(r)                                                      \
+    if (R > r) { COPY(d##r##0, middle) COPY(d##r##1, middle) }                \
+    DOT(r)
 #define NEXT_GROUP(r)                                                         \
-    if (s8 == r + 1 && R > r) {                                               \
-        ADD(r)                                                                \
-        EVERYWHERE(t##r##0, in->shift[r]) COPY(t##r##1, t##r##0)               \
+    if (s8 == r + 1) {                                                        \
+        if (WAS(r)) ADD(r)                                                    \
+        if (R > r) { EVERYWHERE(t##r##0, in->shift[r]) COPY(t##r##1, t##r##0) } \
+    }
+#define STEP(n)                                                               \
+    {                                                                         \
+        enum { s8 = n };                                                      \
+        __m512i v0 = UNPACKS ? unpack_step(from0, bits, s8) : codes[s8][0], v1 = UNPACKS ? unpack_step(from1, bits, s8) : codes[s8][1]; \
+        keep(&v0), keep(&v1);                                                 \
+        if (UNPACKS) codes[s8][0] = v0, codes[s8][1] = v1;                    \
+        if (s8 == 0) { TILE_ROWS(FIRST_DOT) } else { TILE_ROWS(DOT) }         \
+        if (begins) { TILE_ROWS(NEXT_GROUP) }                                 \
+    }
+#define BLOCK(n)                                                              \
+    {                                                                         \
+        enum { begins = n };                                                  \
+        STEP(0) STEP(1) STEP(2) STEP(3) STEP(4) STEP(5) STEP(6) STEP(7)       \
+        codes += 8, in++;                                                     \
+        if (UNPACKS) from0 += shape->block_bytes, from1 += shape->block_bytes; \
+    }
+/* A set of ROWS rows and all groups of the panel. */
+#define SET(ROWS, MAKES)                                                      \
+    {                                                                         \
+        enum { R = ROWS, UNPACKS = MAKES };                                   \
+        for (int g = s->n_groups; g > 0; g--) {                               \
+            for (int i = s->ahead_lines; i > 0; i--) {                        \
+                _mm_prefetch((const char *)ahead, _MM_HINT_T1), _mm_prefetch((const char *)ahead + shape->tile_bytes, _MM_HINT_T1); \
+                ahead = ahead < s->ahead_end ? ahead + 64 : ahead;            \
+            }                                                                 \
+            BLOCK(1)                                                          \
+            for (int b = 1; b < group_blocks; b++) BLOCK(0)                   \
+            if (UNPACKS) {                                                    \
+                const enum dtype t = shape->scale;                            \
+                const size_t each = shape->scale_bytes;                       \
+                group->scale[0] = load_scales(from0, t), group->scale[1] = load_scales(from1, t); \
+                group->bias[0] = load_scales(from0 + each, t), group->bias[1] = load_scales(from1 + each, t); \
+                from0 += 2 * each, from1 += 2 * each;                         \
+            }                                                                 \
+            last_acc = acc, last_rows = R, last = group++;                    \
+        }                                                                     \
+        break;                                                                \
     }
     register __m512i d00 __asm__("zmm8"), d01 __asm__("zmm9"), d10 __asm__("zmm10"), d11 __asm__("zmm11"), d20 __asm__("zmm12"), d21 __asm__("zmm13");
     register __m512i d30 __asm__("zmm14"), d31 __asm__("zmm15"), d40 __asm__("zmm16"), d41 __asm__("zmm17"), d50 __asm__("zmm18"), d51 __asm__("zmm19");
@@ -274,53 +319,30 @@ INLINE void panel_q8(struct panel_pass *s, const struct panel_in *in, int row0, 
     register __m512 t30 __asm__("zmm26"), t31 __asm__("zmm27"), t40 __asm__("zmm28"), t41 __asm__("zmm29"), t50 __asm__("zmm30"), t51 __asm__("zmm31");
     register __m512 middle __asm__("zmm7") = _mm512_set1_ps(DOT_MIDDLE);
     TILE_ROWS(CLEAR)
-    for (int set = 0; set < n_sets; set++, acc += R) {
+    for (int row = 0, rows, was = 0; row < n_rows; row += rows, acc += rows, was = rows) {
         __m512i(*codes)[PANEL_TILES] = s->p->codes[0];
-        for (int r = 0; s->first && r < R; r++)
-            for (int i = 0; i < PANEL_TILES; i++) acc[r][i] = _mm512_setzero_ps();
         struct panel_scales *group = s->p->group;
-        for (int r = 0; s->last && r < R; r++)
-            for (int i = 0; i < s->n_tiles; i++) __builtin_prefetch(call_y(s->c, row0 + set * R + r) + s->col + i * AFFINE_TILE, 1, 3);
-        for (int g = s->n_groups; g > 0; g--) {
-            const uint8_t *at = s->ahead.at;
-            for (int i = s->ahead.lines; i > 0; i--) {
-                prefetch(at, 0), prefetch(at, s->ahead.apart);
-                at = at < s->ahead.end ? at + 64 : at;
-            }
-            s->ahead.at = at;
-#pragma GCC unroll 2
-            for (int more = 0; more < 2; more++)
-                for (int b = more; b < (more ? group_blocks : 1); b++, codes += 8, in++) {
-#pragma GCC unroll 8
-                    for (int s8 = 0; s8 < 8; s8++) {
-                        __m512i v0 = bits ? unpack_step(from0, bits, s8) : codes[s8][0], v1 = bits ? unpack_step(from1, bits, s8) : codes[s8][1];
-                        keep(&v0), keep(&v1);
-                        if (bits) codes[s8][0] = v0, codes[s8][1] = v1;
-                        if (s8 == 0) {
-                            TILE_ROWS(FIRST_DOT)
-                        } else {
-                            TILE_ROWS(DOT)
-                        }
-                        if (!more) {
-                            TILE_ROWS(NEXT_GROUP)
-                        }
-                    }
-                    if (bits) from0 += s->shape->block_bytes, from1 += s->shape->block_bytes;
-                }
-            if (bits) {
-                const enum dtype t = s->shape->scale;
-                const size_t each = s->shape->scale_bytes;
-                group->scale[0] = load_scales(from0, t), group->scale[1] = load_scales(from1, t);
-                group->bias[0] = load_scales(from0 + each, t), group->bias[1] = load_scales(from1 + each, t);
-                from0 += 2 * each, from1 += 2 * each;
-            }
-            last_acc = acc, last = group++;
+        rows = rows_of_set(n_rows - row);
+        for (int r = 0; s->first && r < rows; r++)
+            for (int i = 0; i < PANEL_TILES; i++) acc[r][i] = _mm512_setzero_ps();
+        for (int r = 0; s->last && r < rows; r++)
+            for (int i = 0; i < s->n_tiles; i++) __builtin_prefetch(call_y(s->c, row + r) + s->col + i * AFFINE_TILE, 1, 3);
+        switch (row == 0 ? rows : -rows) { /* of more than SET_ROWS rows: the first set has four at least, others three */
+        case 4: SET(4, 1)
+        case 5: SET(5, 1)
+        case 6: SET(6, 1)
+        case -3: SET(3, 0)
+        case -4: SET(4, 0)
+        case -5: SET(5, 0)
+        default: SET(6, 0)
         }
-        if (s->last && set > 0) panel_results(s, acc - R, row0 + (set - 1) * R, R);
+        if (s->last && row > 0) panel_results(s, acc - was, row - was, was);
     }
-    TILE_ROWS(SCALE)
-    TILE_ROWS(ADD)
-    if (s->last) panel_results(s, last_acc, row0 + (n_sets - 1) * R, R);
+#define END_SCALE(r) if (r < LEAST_SET || last_rows > r) SCALE(r)
+#define END_ADD(r) if (r < LEAST_SET || last_rows > r) ADD(r)
+    TILE_ROWS(END_SCALE)
+    TILE_ROWS(END_ADD)
+    if (s->last) panel_results(s, last_acc, n_rows - last_rows, last_rows);
 #undef EVERYWHERE
 #undef DOT_BYTES
 #undef FMA
@@ -330,30 +352,16 @@ INLINE void panel_q8(struct panel_pass *s, const struct panel_in *in, int row0, 
 #undef STORE
 #undef CLEAR
 #undef SCALE
-#undef DOT
-#undef FIRST_DOT
 #undef ADD
+#undef DOT
+#undef WAS
+#undef FIRST_DOT
 #undef NEXT_GROUP
-}
-
-/* Sets of equal rows from row on, no more than n; how many. */
-INLINE int sets_q8(struct panel_pass *s, const struct panel_in *in, int row, int n, const int bits) {
-    const int left = s->c->n_rows - row, rows = rows_of_set(left);
-    int sets = 1;
-    while (sets < n && rows_of_set(left - sets * rows) == rows) sets++;
-#define CALL(R) panel_q8(s, in, row, sets, bits, R)
-    TILE_CASES(rows, CALL)
-#undef CALL
-    return sets;
-}
-
-/* The sets behind the first, whose inputs are at `in`: one copy for weights of all bits. */
-static __attribute__((noinline)) void more_sets_q8(struct panel_pass *s, const struct panel_in *in) {
-    const int n_blocks = s->n_groups * s->shape->group_blocks;
-    for (int row = rows_of_set(s->c->n_rows), sets = 1, rows; row < s->c->n_rows; row += sets * rows) {
-        in += sets * n_blocks, rows = rows_of_set(s->c->n_rows - row);
-        sets = sets_q8(s, in, row, INT_MAX, 0);
-    }
+#undef STEP
+#undef BLOCK
+#undef SET
+#undef END_SCALE
+#undef END_ADD
 }
 
 /* Panel after panel along k for MOST_PAIRS pairs of tiles, so that inputs of a panel come from L2. */
@@ -367,7 +375,7 @@ INLINE void run_panel_q8(const struct linear_call *c, int col0, int col1, const 
     for (int first_col = col0, n_pairs; first_col < col1; first_col += n_pairs * width) {
         n_pairs = (col1 - first_col + width - 1) / width;
         if (n_pairs > MOST_PAIRS) n_pairs = MOST_PAIRS;
-        struct panel_pass s = {.c = c, .shape = &shape, .p = p, .waste = acc - SET_ROWS, .ahead = {.apart = shape.tile_bytes}};
+        struct panel_pass s = {.c = c, .shape = &shape, .p = p, .waste = acc - SET_ROWS};
         struct panel_in *in = sets;
         for (int g = 0; g < shape.n_groups; g += s.n_groups, in += n_sets * (size_t)(s.n_groups * shape.group_blocks)) {
             s.n_groups = shape.n_groups - g < most ? shape.n_groups - g : most;
@@ -380,11 +388,10 @@ INLINE void run_panel_q8(const struct linear_call *c, int col0, int col1, const 
                 /* The next pair; the first one's next panel; the first panel of what comes behind. */
                 int next_g = i + 1 < n_pairs ? g : s.last ? 0 : g + s.n_groups, n_ahead = shape.n_groups - next_g < most ? shape.n_groups - next_g : most;
                 size_t bytes = (size_t)n_ahead * shape.group_bytes;
-                s.ahead.at = affine_tile(c->w, &shape, i + 1 < n_pairs || s.last ? s.col + width : first_col) + (size_t)next_g * shape.group_bytes;
-                s.ahead.end = s.ahead.at + bytes, s.ahead.lines = (int)(bytes / ((size_t)s.n_groups * n_sets) / 64) + 1;
+                s.ahead = affine_tile(c->w, &shape, i + 1 < n_pairs || s.last ? s.col + width : first_col) + (size_t)next_g * shape.group_bytes;
+                s.ahead_end = s.ahead + bytes, s.ahead_lines = (int)(bytes / ((size_t)s.n_groups * n_sets) / 64) + 1;
                 s.from = affine_tile(c->w, &shape, s.col) + (size_t)g * shape.group_bytes;
-                sets_q8(&s, in, 0, 1, bits);
-                more_sets_q8(&s, in);
+                panel_q8(&s, in, bits);
             }
         }
     }
@@ -398,7 +405,7 @@ INLINE __m512 code_at(const __m512i *v, const int kk) { /* k = 4 s + kk of the 1
 
 INLINE void stream_bf16(const struct linear_call *c, const struct affine_shape *shape, int col, int row, const int bits, const int C) {
     const uint8_t *in[STREAMS];
-    const size_t ahead = (size_t)c->ahead;
+    const struct ahead ahead = c->ahead;
     const uint16_t *x = call_bf16(c, row);
     __m512 acc[STREAMS];
     for (int i = 0; i < C; i++) in[i] = affine_tile(c->w, shape, col + i * c->apart), acc[i] = _mm512_setzero_ps();
@@ -408,7 +415,10 @@ INLINE void stream_bf16(const struct linear_call *c, const struct affine_shape *
         for (int i = 0; i < C; i++) t[i] = _mm512_setzero_ps();
         for (int b = 0; b < shape->group_blocks; b++, block++) {
             __m512i v[STREAMS][8];
-            for (int i = 0; i < C; i++) unpack(in[i], bits, ahead, v[i]), in[i] += shape->block_bytes;
+            for (int i = 0; i < C; i++) {
+                for (int line = 0; line < bits; line++) ask(in[i] + line * 64, ahead);
+                unpack(in[i], bits, v[i]), in[i] += shape->block_bytes;
+            }
             for (int s = 0; s < 8; s++)
 #pragma GCC unroll 4
                 for (int kk = 0; kk < 4; kk++) {
@@ -448,7 +458,8 @@ static size_t wide_panel_bytes(int n_rows, int n_in) {
 INLINE void fill_wide(struct wide_panel *p, const struct affine_shape *shape, int i, const uint8_t *at, const int bits) {
     for (int b = 0; b < shape->group_blocks; b++, at += shape->block_bytes) {
         __m512i v[8];
-        unpack(at, bits, shape->group_bytes, v);
+        for (int line = 0; line < bits; line++) prefetch(at + line * 64, shape->group_bytes);
+        unpack(at, bits, v);
         for (int s = 0; s < 8; s++)
 #pragma GCC unroll 4
             for (int kk = 0; kk < 4; kk++) p->values[b * AFFINE_BLOCK + 4 * s + kk][i] = code_at(&v[s], kk);

@@ -102,7 +102,7 @@ INLINE void few_columns(const struct linear_call *c, struct few *f, struct colum
     for (int step = 0, steps = blocks(c->w->n_in, STEP); step < steps; step++) {
         const size_t at = (size_t)step * STEP_BYTES;
         const int whole = s.n == SIDE && at + STEP_BYTES <= stride;
-        if (more && whole) read_ahead(from, SIDE * (stride + at), SIDE * (stride + at + STEP_BYTES), (size_t)c->ahead, streams);
+        if (more && whole) read_ahead(from, SIDE * (stride + at), SIDE * (stride + at + STEP_BYTES), (size_t)c->ahead.near, streams);
         for (int i = 0; i < streams && !whole; i++) load_step(from[i] + at, stride, s.n, stride - at, f->part[i]);
         const uint8_t *left[STREAMS];
         const size_t apart = whole ? stride : STEP_BYTES;
@@ -140,7 +140,7 @@ INLINE void run_streams(const struct linear_call *c, int col0, int col1, int str
     const struct weight *w = c->w->source;
     const uint8_t *from[STREAMS];
     for (int i = 0; i < streams; i++) from[i] = w->data + (size_t)(col0 + (stream + i) * c->apart) * w->row_bytes;
-    read_ahead(from, 0, SIDE * w->row_bytes / 64 * 64, (size_t)c->ahead, streams);
+    read_ahead(from, 0, SIDE * w->row_bytes / 64 * 64, (size_t)c->ahead.near, streams);
     for (int col = col0; col < col1; col += SIDE)
         few_columns(c, c->scratch, (struct columns){col, stream, SIDE}, col + SIDE < col1, streams, n_sets);
 }

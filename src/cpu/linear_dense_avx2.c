@@ -75,7 +75,7 @@ INLINE void stream_tile(const int kind, const struct linear_call *c, const uint8
         size_t at = (size_t)k * (size_t)weight_size(kind);
         __m256 a[COLUMN_TILE][2];
         for (int i = 0; i < C; i++) {
-            _mm_prefetch((const char *)((uintptr_t)w + (size_t)i * stride + at + (size_t)c->ahead), _MM_HINT_T0);
+            _mm_prefetch((const char *)((uintptr_t)w + (size_t)i * stride + at + (size_t)c->ahead.near), _MM_HINT_T0);
             load_weight(kind, w + (size_t)i * stride + at, n_in - k, a[i]);
         }
         for (int r = 0; r < R; r++) {

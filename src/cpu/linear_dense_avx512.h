@@ -105,7 +105,7 @@ INLINE void stream_tile(const int kind, const struct linear_call *c, const uint8
         const uint8_t *at = w + (size_t)k * (size_t)weight_size(kind);
         __m512 a[COLUMN_TILE][2];
         for (int i = 0; i < C; i++) {
-            _mm_prefetch((const char *)((uintptr_t)at + (size_t)i * stride + (size_t)c->ahead), _MM_HINT_T0);
+            ask(at + (size_t)i * stride, c->ahead);
             load_weight(kind, at + (size_t)i * stride, n_in - k, a[i]);
         }
         for (int r = 0; r < R; r++) {

@@ -4,6 +4,7 @@
 #define CPU_LINEAR_TILE_AVX512_H
 #include <immintrin.h>
 
+#include "cpu/linear_call.h"
 #include "cpu/linear_tile.h"
 
 #define TILE_VECTORS(M, r) M(r, 0) M(r, 1) M(r, 2) M(r, 3)
@@ -20,6 +21,11 @@ INLINE void dot_bytes(__m512i *acc, __m512i codes, __m512i x) {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(*acc) : "v"(codes), "v"(x));
 }
 INLINE void fma_into(__m512 *acc, __m512 a, __m512 b) { __asm__("vfmadd231ps %2, %1, %0" : "+v"(*acc) : "v"(a), "v"(b)); }
+/* The lines of a stream that will be read next. */
+INLINE void ask(const uint8_t *at, struct ahead ahead) {
+    _mm_prefetch((const char *)((uintptr_t)at + ahead.near), _MM_HINT_T0);
+    _mm_prefetch((const char *)((uintptr_t)at + ahead.far), _MM_HINT_T1);
+}
 #if defined(__AVX512BF16__)
 INLINE void dot_bf16(__m512 *acc, __m512 a, __m512 b) { __asm__("vdpbf16ps %2, %1, %0" : "+v"(*acc) : "v"(a), "v"(b)); }
 #endif

@@ -58,7 +58,7 @@ static struct cut cut_columns(const struct cpu *c, const struct linear *w, int n
         cut.n = blocks(cut.apart, cut.width) + (STREAMS * cut.apart < n_out);
     } else {
         int row_blocks = blocks(n_rows, block_rows(n_rows, w->n_in));
-        while (cut.width > LEAST_COLUMNS && n_out * row_blocks < cut.width * 4 * threads) cut.width /= 2;
+        while (cut.width > LEAST_COLUMNS && n_out * row_blocks < cut.width * 8 * threads) cut.width /= 2;
         cut.n = blocks(n_out, cut.width);
     }
     return cut;
@@ -167,7 +167,7 @@ static void linear_run(const struct cpu *c, const struct op *op, int task, void 
     const struct head *h = scratch;
     int row0 = task / h->n_cuts * h->rows, block = task % h->n_cuts, col0, col1, p = find_part(h, &block);
     struct linear_call call = {
-        .w = o->part[p].w, .x = &o->x, .x0 = o->x0 + row0, .scratch = (uint8_t *)scratch + SCRATCH_HEAD, .ahead = c->isa->ahead_bytes,
+        .w = o->part[p].w, .x = &o->x, .x0 = o->x0 + row0, .scratch = (uint8_t *)scratch + SCRATCH_HEAD, .ahead = c->isa->ahead,
         .n_rows = o->n_rows - row0 < h->rows ? o->n_rows - row0 : h->rows,
         .y = o->part[p].y + row0 * o->part[p].y_stride, .y_stride = o->part[p].y_stride, .accumulate = o->part[p].accumulate,
     };
@@ -230,7 +230,7 @@ static void moe_run(const struct cpu *c, const struct op *op, int task, void *sc
         struct linear_call call = {
             .w = &o->part[p].w[expert], .x = &o->x, .x_row = o->slot_row ? o->slot_row + at : NULL, .x0 = at,
             .scratch = (uint8_t *)scratch + SCRATCH_HEAD,
-            .ahead = c->isa->ahead_bytes, .n_rows = end - at < rows ? end - at : rows, .y = o->part[p].y + at * o->part[p].y_stride,
+            .ahead = c->isa->ahead, .n_rows = end - at < rows ? end - at : rows, .y = o->part[p].y + at * o->part[p].y_stride,
             .y_stride = o->part[p].y_stride, .apart = apart, .y_apart = apart,
         };
         run_columns(&call, col0, col1);

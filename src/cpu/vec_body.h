@@ -132,23 +132,77 @@ static void vec_to_bf16(const float *x, int n, uint16_t *out) {
     }
 }
 
-static void vec_to_q8(const float *x, int n, int8_t *codes, float *scale, float *sum) {
-    for (int b = 0; b * Q8_BLOCK < n; b++) {
-        const float *p = x + b * Q8_BLOCK;
-        int m = n - b * Q8_BLOCK < Q8_BLOCK ? n - b * Q8_BLOCK : Q8_BLOCK;
-        vi most = {0}; /* as integers, absolute values keep their order and a NaN is above them all */
-        for (int i = 0; i < m; i += V) most = vi_max(most, (vi)load_some(p + i, m - i) & 0x7fffffff);
-        float top = float_from_bits((uint32_t)vi_highest(most)), s = q8_scale_of(top);
-        float inverse = s > 0.0f && s < HUGE_VALF ? 1.0f / s : HUGE_VALF;
-        /* Without a finite inverse the codes are 0: a NaN or an infinity speaks through the scale. */
-        vi total = {0};
+static void q8_block(const float *p, int m, int8_t *codes, float *scale, float *sum) {
+    vi most = {0}; /* as integers, absolute values keep their order and a NaN is above them all */
+    for (int i = 0; i < m; i += V) most = vi_max(most, (vi)load_some(p + i, m - i) & 0x7fffffff);
+    float top = float_from_bits((uint32_t)vi_highest(most)), s = q8_scale_of(top);
+    float inverse = s > 0.0f && s < HUGE_VALF ? 1.0f / s : HUGE_VALF;
+    /* Without a finite inverse the codes are 0: a NaN or an infinity speaks through the scale. */
+    vi total = {0};
+    for (int i = 0; i < Q8_BLOCK; i += V) {
+        vi q = {0};
+        if (i < m && inverse < HUGE_VALF) q = vf_to_int(load_some(p + i, m - i) * vf_set(inverse));
+        total += q;
+        vi_store_i8(codes + i, q);
+    }
+    *scale = s, *sum = s * (float)vi_sum(total);
+}
+
+/* Of each of V vectors the highest lane, or the sum of its lanes, in the lane of its number. */
+static inline vi vi_evens(vi a, vi b) { return (vi)vf_even((vf)a, (vf)b); }
+static inline vi vi_odds(vi a, vi b) { return (vi)vf_odd((vf)a, (vf)b); }
+static inline vi each_highest(vi *v) {
+#pragma GCC unroll 4
+    for (int n = V / 2; n > 0; n /= 2)
+#pragma GCC unroll 8
+        for (int i = 0; i < n; i++) v[i] = vi_max(vi_evens(v[2 * i], v[2 * i + 1]), vi_odds(v[2 * i], v[2 * i + 1]));
+    return v[0];
+}
+static inline vi each_sum(vi *v) {
+#pragma GCC unroll 4
+    for (int n = V / 2; n > 0; n /= 2)
+#pragma GCC unroll 8
+        for (int i = 0; i < n; i++) v[i] = vi_evens(v[2 * i], v[2 * i + 1]) + vi_odds(v[2 * i], v[2 * i + 1]);
+    return v[0];
+}
+
+/* V blocks at once; 0 where one has no finite inverse. */
+static inline int q8_blocks(const float *x, int8_t *codes, float *scale, float *sum) {
+    vi v[V];
+#pragma GCC unroll 16
+    for (int b = 0; b < V; b++) {
+        v[b] = (vi)vf_load(x + b * Q8_BLOCK) & 0x7fffffff;
+        for (int i = V; i < Q8_BLOCK; i += V) v[b] = vi_max(v[b], (vi)vf_load(x + b * Q8_BLOCK + i) & 0x7fffffff);
+    }
+    /* q8_scale_of */
+    vf s = (vf)each_highest(v) / vf_set(127.0f);
+    s = vf_pick(s > vf_set(0x1p104f), vf_set(HUGE_VALF), (vf)((vi)s & ~3));
+    vf inverse = vf_set(1.0f) / s;
+    float of[V];
+    if (vi_sum((s > vf_set(0.0f)) & (s < vf_set(HUGE_VALF)) & (inverse < vf_set(HUGE_VALF))) != -V) return 0;
+    vf_store(of, inverse);
+#pragma GCC unroll 16
+    for (int b = 0; b < V; b++) {
+        v[b] = vi_set(0);
         for (int i = 0; i < Q8_BLOCK; i += V) {
-            vi q = {0};
-            if (i < m && inverse < HUGE_VALF) q = vf_to_int(load_some(p + i, m - i) * vf_set(inverse));
-            total += q;
+            vi q = vf_to_int(vf_load(x + b * Q8_BLOCK + i) * vf_set(of[b]));
             vi_store_i8(codes + b * Q8_BLOCK + i, q);
+            v[b] += q;
         }
-        scale[b] = s, sum[b] = s * (float)vi_sum(total);
+    }
+    vf_store(scale, s), vf_store(sum, s * vf_from_int(each_sum(v)));
+    return 1;
+}
+
+static void vec_to_q8(const float *x, int n, int8_t *codes, float *scale, float *sum) {
+    for (int b = 0; b * Q8_BLOCK < n;) {
+        const int at = b * Q8_BLOCK, left = n - at;
+        if (left >= V * Q8_BLOCK && q8_blocks(x + at, codes + at, scale + b, sum + b)) {
+            b += V;
+            continue;
+        }
+        for (int end = b + V; b < end && b * Q8_BLOCK < n; b++)
+            q8_block(x + b * Q8_BLOCK, n - b * Q8_BLOCK < Q8_BLOCK ? n - b * Q8_BLOCK : Q8_BLOCK, codes + b * Q8_BLOCK, scale + b, sum + b);
     }
 }
 
