@@ -18,7 +18,7 @@ INLINE void kernel_pairs(const struct mm *m, int q0, int lane0, int n_q, int n_v
 #pragma GCC unroll 8
         for (int v = 0; v < n_v; v++) {
             x[v] = (vf)(vi_load(b + v * V) << 16);
-            mm_fetch(b + v * V, ahead);
+            mm_fetch(b + v * V, ahead), mm_fetch_near(m, b + v * V, n_q);
         }
 #pragma GCC unroll 8
         for (int q = 0; q < n_q; q++) {

@@ -30,7 +30,9 @@ static inline void fetch_next(const struct delta_step *s, int i) {
     __builtin_prefetch(s->next_result + i, 1);
 }
 
-/* A slice that is read once comes from memory while the one before it is worked on: of the floats from `ahead` on the share of `line`. */
+/* A slice that is read once comes from memory while the one before it is worked on: of the floats from `ahead` on the share of `line`, into
+ * L2. What its own rows are that come NEAR keys later goes on to L1 (a twelfth of the time; of three waiting rows a seventh). */
+enum { NEAR = 16 };
 static inline void fetch_ahead(const float *ahead, int line) {
     if (ahead) __builtin_prefetch(ahead + (int64_t)line * LINE, 0, 2);
 }
@@ -59,6 +61,7 @@ static inline __attribute__((always_inline)) void pass(const struct delta_step *
 #pragma GCC unroll 4
             for (int b = 0; b < n_list; b++) was[b] = vf_set(kb[b][i]);
             for (int j = 0; j < n_vectors * V; j += lines * LINE) fetch_ahead(ahead, (i * columns + c + j) / lines / LINE);
+            for (int j = 0; ahead && j < n_vectors * V; j += LINE) __builtin_prefetch(in + NEAR * in_stride + j);
 #pragma GCC unroll 8
             for (int j = 0; j < n_vectors; j++) {
                 vf x = vf_load(in + j * V);
