@@ -160,6 +160,40 @@ static void a_q8_scale_too_large_for_some_kernel_is_infinite(void **state) {
     }
 }
 
+/* Blocks are quantized side by side, and one without a finite inverse must not show in its neighbours. */
+static void a_q8_block_is_the_same_in_any_company(void **state) {
+    (void)state;
+    enum { BLOCKS = 71, WIDTH = 32 * BLOCKS };
+    static const float odd[] = {0.0f, NAN, INFINITY, 0x1p-140f, 0x1p112f, -0x1p127f};
+    for (OPS_EACH_ISA(isa))
+        for (int round = 0; round < 40; round++) {
+            struct step_limits l = limits(WIDTH);
+            struct ops_device d;
+            if (!ops_open(&d, isa, 1, &l)) continue;
+            struct rows x = rows_new(1, WIDTH, ALL_FORMS);
+            uint64_t seed = (uint64_t)round + 1;
+            ops_fill(&seed, x.f32, WIDTH, 2.0f);
+            for (int i = 0; i < round % 4; i++) {
+                float *block = x.f32 + 32 * ((round * 7 + i * 13) % BLOCKS), with = odd[(round + i) % 6];
+                for (int j = 0; j < 32; j++) block[j] = with == 0.0f || with == 0x1p-140f ? with : block[j];
+                block[(round + 5 * i) % 32] = with;
+            }
+            struct op op = {.kind = OP_CONVERT, .wait = 1, .convert = {x, 0, 1}};
+            ops_run(&d, &op, 1);
+            for (int b = 0; b < BLOCKS; b++) {
+                struct rows alone = rows_new(1, 32, ALL_FORMS);
+                memcpy(alone.f32, x.f32 + 32 * b, 32 * sizeof(float));
+                struct op one = {.kind = OP_CONVERT, .wait = 1, .convert = {alone, 0, 1}};
+                ops_run(&d, &one, 1);
+                assert_memory_equal(x.q8 + 32 * b, alone.q8, 32);
+                assert_memory_equal(x.q8_scale + b, alone.q8_scale, sizeof(float));
+                assert_memory_equal(x.q8_sum + b, alone.q8_sum, sizeof(float));
+                rows_free(&alone);
+            }
+            rows_free(&x), ops_close(&d);
+        }
+}
+
 static double *doubles(float *x, size_t n) {
     double *out = malloc(n * sizeof *out);
     for (size_t i = 0; i < n; i++) out[i] = (double)x[i];
@@ -343,6 +377,7 @@ int main(void) {
         cmocka_unit_test(silu_times_up_is_right_and_in_every_form),
         cmocka_unit_test(a_nan_survives_every_form),
         cmocka_unit_test(a_q8_scale_too_large_for_some_kernel_is_infinite),
+        cmocka_unit_test(a_q8_block_is_the_same_in_any_company),
         cmocka_unit_test(norms_give_the_golden_values),
         cmocka_unit_test(the_router_gives_the_golden_experts_and_weights),
         cmocka_unit_test(ties_go_to_the_lowest_expert_and_weights_keep_their_sum_unless_renormalised),

@@ -38,8 +38,8 @@ static void embed_run(const struct cpu *c, const struct op *op, int task, void *
 const struct cpu_op cpu_op_embed = {.n_tasks = embed_tasks, .run = embed_run};
 
 /* How the columns of a matrix are cut into tasks: `width` of them in each; where the kernel takes streams, as many in each of four
- * streams of `apart` columns, and what does not fill the streams is the last task. At least four tasks a thread, if there are as many:
- * a thread's tasks are neighbours, so each stream goes on in the next. */
+ * streams of `apart` columns, and what does not fill the streams is the last task. At least four tasks a thread, eight without streams, if
+ * there are as many: a thread's tasks are neighbours, so each stream goes on in the next. */
 struct cut { int apart, width, n; };
 
 static int takes_streams(const struct linear *w, int n_rows) {
