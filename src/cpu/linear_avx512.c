@@ -219,7 +219,7 @@ static void fill_sets(const struct linear_call *c, struct panel_in *in, int grou
     }
 }
 
-/* Not a call: registers are in use. */
+/* Not a call, since panel_q8 keeps values in registers that calls may change. */
 INLINE void panel_results(const struct panel_pass *s, panel_acc *acc, int row, int rows) {
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < s->n_tiles; i++) store_tile(s->c, row + r, s->col + i * AFFINE_TILE, acc[r][i]);
@@ -231,7 +231,7 @@ INLINE void panel_results(const struct panel_pass *s, panel_acc *acc, int row, i
  * What follows the dots of a block is spread over the dots of the next one, of whichever set: a row's scaling is behind the dots of the
  * rows before it, a group's scales and sums are a row at each further step. In one piece they leave the dots' ports idle, since what waits
  * for dots fills the scheduler (an eighth slower). So the first block has one before it, which is none. Registers are named: the compiler
- * copies and spills. */
+ * copies and spills. So nothing in here may be a call. */
 INLINE void panel_q8(const struct panel_pass *s, const struct panel_in *in, const int bits) {
     const struct affine_shape *shape = s->shape;
     const int group_blocks = shape->group_blocks, n_rows = s->c->n_rows;
@@ -324,7 +324,7 @@ INLINE void panel_q8(const struct panel_pass *s, const struct panel_in *in, cons
         struct panel_scales *group = s->p->group;
         rows = rows_of_set(n_rows - row);
         for (int r = 0; s->first && r < rows; r++)
-            for (int i = 0; i < PANEL_TILES; i++) acc[r][i] = _mm512_setzero_ps();
+            for (int i = 0; i < PANEL_TILES; i++) STORE(acc[r][i], _mm512_setzero_ps()) /* an instruction: memset would be a call */
         for (int r = 0; s->last && r < rows; r++)
             for (int i = 0; i < s->n_tiles; i++) __builtin_prefetch(call_y(s->c, row + r) + s->col + i * AFFINE_TILE, 1, 3);
         switch (row == 0 ? rows : -rows) { /* of more than SET_ROWS rows: the first set has four at least, others three */

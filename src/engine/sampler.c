@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "engine/random.h"
 
-enum { LANES = 16, BLOCK = 2048, BUCKETS = 2048, BUCKETS_PER_UNIT = 64, MOST_NEAR = 4096 };
+enum { LANES = 16, AHEAD = 1024, BLOCK = 2048, BUCKETS = 2048, BUCKETS_PER_UNIT = 64, MOST_NEAR = 4096 };
 static const float NEAR = 3, FAR = 9; /* below the largest logit */
 static const float COLDEST = 1e-4f; /* lower temperatures count as 0: 1 / temperature must not overflow */
 
@@ -112,12 +112,14 @@ WIDE static float find_max(const float *x, int n, int *bad) {
     int32_t bits[LANES] = {0};
     for (int l = 0; l < LANES; l++) top[l] = -INFINITY;
     int i = 0;
-    for (; i + LANES <= n; i += LANES)
+    for (; i + LANES <= n; i += LANES) {
+        for (int l = 0; l < LANES; l += 16) __builtin_prefetch(x + i + AHEAD + l); /* of many rows, none is in a cache near by */
         for (int l = 0; l < LANES; l++) {
             int32_t b = (int32_t)(float_bits(x[i + l]) & 0x7fffffff);
             bits[l] = b > bits[l] ? b : bits[l];
             top[l] = x[i + l] > top[l] ? x[i + l] : top[l];
         }
+    }
     for (; i < n; i++) {
         int32_t b = (int32_t)(float_bits(x[i]) & 0x7fffffff);
         bits[0] = b > bits[0] ? b : bits[0];
