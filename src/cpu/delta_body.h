@@ -37,8 +37,10 @@ static inline void fetch_ahead(const float *ahead, int line) {
     if (ahead) __builtin_prefetch(ahead + (int64_t)line * LINE, 0, 2);
 }
 
-/* Columns [c, c + n_vectors * V) in one pass over the keys. n_before updates of decays of their own, or (-1) one of decay 1. */
-static inline __attribute__((always_inline)) void pass(const struct delta_step *s, int c, const int n_vectors, const int n_before, const int keep, float qk) {
+/* Columns [c, c + n_vectors * V) in one pass over the keys. n_before updates of decays of their own, or (-1) one of decay 1. streams: there may be
+ * something to fetch ahead (by a condition, rows of a prompt would take a twentieth longer). */
+static inline __attribute__((always_inline)) void pass(const struct delta_step *s, int c, const int n_vectors, const int n_before, const int keep, const int streams,
+                                                       float qk) {
     const int n_list = n_before < 0 ? 1 : n_before;
     vf sk[DELTA_VECTORS], sq[DELTA_VECTORS], only[DELTA_VECTORS], decay = vf_set(s->decay), before[DELTA_MOST_BEFORE];
     const float *kb[DELTA_MOST_BEFORE], *ub[DELTA_MOST_BEFORE];
@@ -50,7 +52,7 @@ static inline __attribute__((always_inline)) void pass(const struct delta_step *
 #pragma GCC unroll 4
     for (int b = 0; b < n_list; b++) before[b] = vf_set(s->before[b].decay), kb[b] = s->before[b].k, ub[b] = s->before[b].u + c;
     /* Copies: a store to the state could change what s points to, for all the compiler knows. */
-    const float *in = s->in + c, *key = s->k, *query = s->q, *ahead = s->ahead;
+    const float *in = s->in + c, *key = s->k, *query = s->q, *ahead = streams ? s->ahead : NULL;
     float *out = keep ? s->out + c : NULL;
     const int64_t in_stride = s->in_stride, out_stride = s->out_stride;
     const int lines = keep ? 2 : 1, columns = s->n_columns; /* lines read for each that is asked for */
@@ -104,17 +106,17 @@ static void pass_any(const struct delta_step *s, int c, int n, float qk) {
 /* Rows of a prompt, all but a first one behind pending rows: slices of any width, in whole vectors. */
 static inline __attribute__((always_inline)) int columns_of_prompt(const struct delta_step *s, const int n_before, float qk) {
     int c = 0;
-    for (; c + DELTA_VECTORS * V <= s->n_columns; c += DELTA_VECTORS * V) pass(s, c, DELTA_VECTORS, n_before, 1, qk);
-    for (; DELTA_VECTORS > 4 && c + 4 * V <= s->n_columns; c += 4 * V) pass(s, c, 4, n_before, 1, qk);
-    for (; c + 2 * V <= s->n_columns; c += 2 * V) pass(s, c, 2, n_before, 1, qk);
-    for (; c + V <= s->n_columns; c += V) pass(s, c, 1, n_before, 1, qk);
+    for (; c + DELTA_VECTORS * V <= s->n_columns; c += DELTA_VECTORS * V) pass(s, c, DELTA_VECTORS, n_before, 1, 0, qk);
+    for (; DELTA_VECTORS > 4 && c + 4 * V <= s->n_columns; c += 4 * V) pass(s, c, 4, n_before, 1, 0, qk);
+    for (; c + 2 * V <= s->n_columns; c += 2 * V) pass(s, c, 2, n_before, 1, 0, qk);
+    for (; c + V <= s->n_columns; c += V) pass(s, c, 1, n_before, 1, 0, qk);
     return c;
 }
 
 /* A row alone: whole heads. */
 static inline __attribute__((always_inline)) int columns_of_row(const struct delta_step *s, const int n_before, const int keep, float qk) {
     int c = 0;
-    for (; c + DELTA_VECTORS * V <= s->n_columns; c += DELTA_VECTORS * V) pass(s, c, DELTA_VECTORS, n_before, keep, qk);
+    for (; c + DELTA_VECTORS * V <= s->n_columns; c += DELTA_VECTORS * V) pass(s, c, DELTA_VECTORS, n_before, keep, 1, qk);
     return c;
 }
 
@@ -122,8 +124,9 @@ static void delta_step(const struct delta_step *s) {
     _Static_assert(DELTA_MOST_BEFORE == 4, "a case for each");
     float qk = dot_qk(s->q, s->k, s->key_dim);
     int c = 0;
-    if (s->out && s->n_before == 0) c = columns_of_prompt(s, 0, qk);
-    else if (s->out && s->n_before == 1 && s->before->decay == 1.0f) c = columns_of_prompt(s, -1, qk);
+    const int prompt = s->out && !s->ahead;
+    if (prompt && s->n_before == 0) c = columns_of_prompt(s, 0, qk);
+    else if (prompt && s->n_before == 1 && s->before->decay == 1.0f) c = columns_of_prompt(s, -1, qk);
     else
         switch (s->n_before) {
 #define CASE(n) case n: c = s->out ? columns_of_row(s, n, 1, qk) : columns_of_row(s, n, 0, qk); break;
