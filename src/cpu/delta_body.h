@@ -37,10 +37,10 @@ static inline void fetch_ahead(const float *ahead, int line) {
     if (ahead) __builtin_prefetch(ahead + (int64_t)line * LINE, 0, 2);
 }
 
-/* Columns [c, c + n_vectors * V) in one pass over the keys. n_before updates of decays of their own, or (-1) one of decay 1. streams: there may be
- * something to fetch ahead (by a condition, rows of a prompt would take a twentieth longer). */
-static inline __attribute__((always_inline)) void pass(const struct delta_step *s, int c, const int n_vectors, const int n_before, const int keep, const int streams,
-                                                       float qk) {
+/* Columns [c, c + n_vectors * V) in one pass over the keys. n_before updates of decays of their own, or (-1) one of decay 1. streams: there
+ * may be something to fetch ahead (by a condition, rows of a prompt would take a twentieth longer). */
+static inline __attribute__((always_inline)) void pass(const struct delta_step *s, int c, const int n_vectors, const int n_before,
+                                                       const int keep, const int streams, float qk) {
     const int n_list = n_before < 0 ? 1 : n_before;
     vf sk[DELTA_VECTORS], sq[DELTA_VECTORS], only[DELTA_VECTORS], decay = vf_set(s->decay), before[DELTA_MOST_BEFORE];
     const float *kb[DELTA_MOST_BEFORE], *ub[DELTA_MOST_BEFORE];

@@ -188,7 +188,8 @@ static size_t panel_bytes(int n_rows, int n_in) {
 }
 
 /* One panel of a pair of tiles, the first at column col, for all rows. What the next panel is made of, from `ahead` on and as much a tile
- * further, is asked for by ahead_lines lines with each group of each set, so that memory is at work all the time: into L2, since L1 is full. */
+ * further, is asked for by ahead_lines lines with each group of each set, so that memory is at work all the time; into L2, since L1 is
+ * full. */
 struct panel_pass {
     const struct linear_call *c;
     const struct affine_shape *shape;
