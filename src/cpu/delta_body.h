@@ -103,7 +103,7 @@ static void pass_any(const struct delta_step *s, int c, int n, float qk) {
     vf_store_n(s->result + c, vf_madd(vf_set(qk), u, sq), n);
 }
 
-/* Rows of a prompt, all but a first one behind pending rows: slices of any width, in whole vectors. */
+/* Rows of a prompt, all but a first one behind pending rows or with something to fetch ahead: slices of any width, in whole vectors. */
 static inline __attribute__((always_inline)) int columns_of_prompt(const struct delta_step *s, const int n_before, float qk) {
     int c = 0;
     for (; c + DELTA_VECTORS * V <= s->n_columns; c += DELTA_VECTORS * V) pass(s, c, DELTA_VECTORS, n_before, 1, 0, qk);

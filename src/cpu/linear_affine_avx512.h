@@ -17,6 +17,11 @@ INLINE __m512 load_scales(const uint8_t *p, enum dtype t) {
 
 INLINE void prefetch(const void *p, size_t ahead) { _mm_prefetch((const char *)((uintptr_t)p + ahead), _MM_HINT_T0); }
 
+/* The lines of a block's codes. */
+INLINE void ask_block(const uint8_t *at, const int bits, struct ahead ahead) {
+    for (int line = 0; line < bits; line++) ask(at + line * 64, ahead);
+}
+
 /* Vector s of a block. */
 INLINE __m512i unpack_step(const uint8_t *in, const int bits, const int s) {
     const int main_bits = bits == 8 ? 8 : bits >= 4 ? 4 : 2, more = bits - main_bits;

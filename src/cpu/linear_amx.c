@@ -85,14 +85,13 @@ static void lay_out(const struct pass *s, int group_blocks) {
     else lay_out_as(s, 4);
 }
 
-/* Blocks [block0, end) of tile i from its stream `at` on, whole groups or a part of one; what lies `ahead` is asked for.
+/* Blocks [block0, end) of tile i from its stream `at` on, whole groups or a part of one; what lies `ahead` is asked for (NULL: nothing).
  * Returns where the stream goes on. */
 INLINE const uint8_t *fill_tile(struct panel *p, const struct affine_shape *shape, int i, const uint8_t *at, int block0, int end,
                                 const struct ahead *ahead, const int ring, const int group_blocks, const int bits) {
     for (int block = block0; block < end; block++) {
         const int slot = block % ring;
-        if (ahead)
-            for (int v = 0; v < bits; v++) ask(at + v * 64, *ahead);
+        if (ahead) ask_block(at, bits, *ahead);
 #pragma GCC unroll 8
         for (int v = 0; v < 8; v++) p->codes[i][slot][v] = unpack_step(at, bits, v);
         at += shape->block_bytes;

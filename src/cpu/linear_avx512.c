@@ -59,7 +59,7 @@ INLINE void stream_q8(const struct linear_call *c, const struct affine_shape *sh
             __m512 t = shift;
             for (int b = 0; b < shape->group_blocks; b++, at += shape->block_bytes) {
                 __m512i dot = middle;
-                for (int v = 0; v < bits; v++) ask(at + v * 64, ahead);
+                ask_block(at, bits, ahead);
 #pragma GCC unroll 8
                 for (int s = 0; s < 8; s++) dot_four(&dot, unpack_step(at, bits, s), x + b * AFFINE_BLOCK + 4 * s);
                 t = _mm512_fmadd_ps((__m512)dot, _mm512_set1_ps(x_scale[b]), t);
@@ -121,7 +121,7 @@ INLINE void direct_q8(const struct linear_call *c, const struct affine_shape *sh
             TILE_ROWS(SUMS)
             for (int block = block0; block < block0 + shape->group_blocks; block++) {
                 TILE_ROWS(DOTS)
-                for (int v = 0; v < bits; v++) ask(in0 + v * 64, ahead), ask(in1 + v * 64, ahead);
+                ask_block(in0, bits, ahead), ask_block(in1, bits, ahead);
 #pragma GCC unroll 8
                 for (int s = 0; s < 8; s++) {
                     __m512i v0 = unpack_step(in0, bits, s), v1 = unpack_step(in1, bits, s);
@@ -266,7 +266,8 @@ INLINE void panel_q8(const struct panel_pass *s, const struct panel_in *in, cons
         __m512i four = four_inputs(in->x[r] + 4 * s8);                        \
         DOT_BYTES(d##r##0, v0, four) DOT_BYTES(d##r##1, v1, four)             \
     }
-#define WAS(r) (begins ? r < LEAST_SET || last_rows > r : R > r) /* the block before this one has a row r */
+#define LAST_HAS(r) (r < LEAST_SET || last_rows > r) /* the last set has a row r */
+#define WAS(r) (begins ? LAST_HAS(r) : R > r)        /* the block before this one has */
 #define FIRST_DOT(r)                                                          \
     if (WAS(r)) SCALE(r)                                                      \
     if (R > r) { COPY(d##r##0, middle) COPY(d##r##1, middle) }                \
@@ -339,8 +340,8 @@ INLINE void panel_q8(const struct panel_pass *s, const struct panel_in *in, cons
         }
         if (s->last && row > 0) panel_results(s, acc - was, row - was, was);
     }
-#define END_SCALE(r) if (r < LEAST_SET || last_rows > r) SCALE(r)
-#define END_ADD(r) if (r < LEAST_SET || last_rows > r) ADD(r)
+#define END_SCALE(r) if (LAST_HAS(r)) SCALE(r)
+#define END_ADD(r) if (LAST_HAS(r)) ADD(r)
     TILE_ROWS(END_SCALE)
     TILE_ROWS(END_ADD)
     if (s->last) panel_results(s, last_acc, n_rows - last_rows, last_rows);
@@ -355,6 +356,7 @@ INLINE void panel_q8(const struct panel_pass *s, const struct panel_in *in, cons
 #undef SCALE
 #undef ADD
 #undef DOT
+#undef LAST_HAS
 #undef WAS
 #undef FIRST_DOT
 #undef NEXT_GROUP
@@ -416,10 +418,7 @@ INLINE void stream_bf16(const struct linear_call *c, const struct affine_shape *
         for (int i = 0; i < C; i++) t[i] = _mm512_setzero_ps();
         for (int b = 0; b < shape->group_blocks; b++, block++) {
             __m512i v[STREAMS][8];
-            for (int i = 0; i < C; i++) {
-                for (int line = 0; line < bits; line++) ask(in[i] + line * 64, ahead);
-                unpack(in[i], bits, v[i]), in[i] += shape->block_bytes;
-            }
+            for (int i = 0; i < C; i++) ask_block(in[i], bits, ahead), unpack(in[i], bits, v[i]), in[i] += shape->block_bytes;
             for (int s = 0; s < 8; s++)
 #pragma GCC unroll 4
                 for (int kk = 0; kk < 4; kk++) {

@@ -4,7 +4,7 @@
 #define CPU_LINEAR_TILE_AVX512_H
 #include <immintrin.h>
 
-#include "cpu/linear_call.h"
+#include "backend/linear.h"
 #include "cpu/linear_tile.h"
 
 #define TILE_VECTORS(M, r) M(r, 0) M(r, 1) M(r, 2) M(r, 3)

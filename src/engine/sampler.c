@@ -113,7 +113,7 @@ WIDE static float find_max(const float *x, int n, int *bad) {
     for (int l = 0; l < LANES; l++) top[l] = -INFINITY;
     int i = 0;
     for (; i + LANES <= n; i += LANES) {
-        for (int l = 0; l < LANES; l += 16) __builtin_prefetch(x + i + AHEAD + l); /* of many rows, none is in a cache near by */
+        __builtin_prefetch(x + i + AHEAD); /* a line is LANES; of many rows, none is in a cache near by */
         for (int l = 0; l < LANES; l++) {
             int32_t b = (int32_t)(float_bits(x[i + l]) & 0x7fffffff);
             bits[l] = b > bits[l] ? b : bits[l];
