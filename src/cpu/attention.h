@@ -29,6 +29,7 @@ struct attention_work {
     uint8_t *codes;                /* [64 * dim] */
     float *scale, *bias;           /* [dim / 32][64] */
     float *rows;                   /* [64][dim]; also two pairs of bf16 rows */
+    float *wide;                   /* [64][64]: a part of a bf16 block as floats */
 };
 
 /* `ahead`: what will be read next lies so many bytes behind what this block's products read, and is fetched meanwhile. */

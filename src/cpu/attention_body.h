@@ -89,7 +89,7 @@ static void attention_scores(struct attention_work *w, const struct attention_bl
     struct mm m = {.n_q = w->n_q - q0, .lanes = KV_ROWS, .b = k->data, .b_stride = KV_ROWS, .c = scores, .c_stride = KV_ROWS,
                    .ahead = k->ahead};
     if (k->format->kind == KV_BF16) {
-        m.steps = m.a_stride = d / 2, m.a = w->q_pairs + (int64_t)q0 * (d / 2) * PAIR_BYTES;
+        m.steps = m.a_stride = d / 2, m.a = w->q_pairs + (int64_t)q0 * (d / 2) * PAIR_BYTES, m.wide = w->wide;
         mm_pairs(&m);
     } else if (k->format->kind == KV_F32) {
         m.steps = m.a_stride = d, m.a = w->q + (int64_t)q0 * d;
@@ -135,7 +135,8 @@ static void pair_values(struct attention_work *w, const struct attention_block *
     int d = w->dim, n_q = w->n_q - q0;
     for (int q = 0; q < n_q; q++)
         pairs_operand(p + (int64_t)q * KV_ROWS, KV_ROWS, w->p_pairs + (int64_t)q * (KV_ROWS / 2) * PAIR_BYTES);
-    struct mm m = {.n_q = n_q, .lanes = d, .a_stride = KV_ROWS / 2, .b_stride = d, .c = o, .c_stride = d, .ahead = v->ahead};
+    struct mm m = {.n_q = n_q, .lanes = d, .a_stride = KV_ROWS / 2, .b_stride = d, .c = o, .c_stride = d, .ahead = v->ahead,
+                   .wide = w->wide};
     for (int pair = r0 / 2; pair < (r1 + 1) / 2; pair += m.steps) {
         const uint8_t *at = v->data + (int64_t)pair * d * 4;
         m.steps = 1;

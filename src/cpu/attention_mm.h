@@ -10,6 +10,7 @@ struct mm {
     float *c; int64_t c_stride;
     int accumulate;
     ptrdiff_t ahead;                         /* see attention_block */
+    float *wide;                             /* see attention_work */
 };
 
 #define INLINE static inline __attribute__((always_inline))
@@ -25,11 +26,11 @@ INLINE void mm_fetch_near(const struct mm *m, const void *p, int n_q) {
     if (n_q < MM_Q) __builtin_prefetch((const char *)p + MM_NEAR * 4 * m->b_stride);
 }
 
-/* *acc += a * b. For AVX2 written out: of 16 registers GCC 12 wastes one on a copy and keeps sums in memory, each then a chain of loads
- * and stores (117 GFLOP/s of a prompt's bf16 rows where these are 153; with codes, which have a shift more, it is the other way). */
+/* *acc += a * b. On x86 written out: GCC 12 copies sums and keeps some in memory, each then a chain of loads and stores (AVX2: 117 GFLOP/s
+ * of a prompt's bf16 rows where these are 153; AVX-512: 2 % of them). */
 INLINE void mm_add(vf *acc, vf a, vf b) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
-    __asm__("vfmadd231ps %2, %1, %0" : "+x"(*acc) : "x"(a), "x"(b));
+#ifdef __AVX2__
+    __asm__("vfmadd231ps %2, %1, %0" : "+v"(*acc) : "v"(a), "v"(b));
 #else
     *acc = vf_madd(a, b, *acc);
 #endif

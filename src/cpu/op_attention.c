@@ -202,7 +202,7 @@ static size_t lay_out(struct tile *t, int max_q, int dim, size_t out_floats, uin
     w->p_scale = take(base, n, q * f), w->p_sum = take(base, n, q * f);
     w->codes = take(base, n, KV_ROWS * d), w->scale = take(base, n, d / 16 * KV_ROWS * f),
     w->bias = take(base, n, d / 16 * KV_ROWS * f);
-    w->rows = take(base, n, KV_ROWS * d * f);
+    w->rows = take(base, n, KV_ROWS * d * f), w->wide = take(base, n, KV_ROWS * KV_ROWS * f);
     t->segment = take(base, n, q * d * f), t->segment_highest = take(base, n, q * f), t->segment_sum = take(base, n, q * f);
     t->total = take(base, n, q * d * f), t->total_highest = take(base, n, q * f), t->total_sum = take(base, n, q * f);
     t->out = take(base, n, out_floats * f);
@@ -238,7 +238,7 @@ static int is_turned(const struct tile *t, int position, int from_row) { /* do s
 }
 
 /* Weights of vectors [q0, q1) over one block, then the block's partial result in w->o. n_low: rows of it in the low page; n:
- * rows that are stored. `high`: the vectors see rows of the high page. `more`: the next block comes next. */
+ * rows of it that some vector sees. `high`: the vectors see rows of the high page. `more`: the next block comes next. */
 static void block_part(struct tile *t, int block, int q0, int q1, int n_low, int n, int high, int more) {
     struct attention_work *w = &t->w;
     const struct cpu_attention *a = t->c->isa->attention;
@@ -294,10 +294,10 @@ static void join_block(struct tile *t, int block, int q0, int q1, int first) {
 }
 
 static void run_segment(struct tile *t, int segment) {
-    int start = t->o->kv.kv_start, stored = t->g->n_before + t->g->n_rows;
-    int b0 = segment * KV_SEGMENT_PAGES, b1 = least(b0 + KV_SEGMENT_PAGES, position_of(t, t->w.n_q - 1) / KV_PAGE_ROWS + 1);
+    int start = t->o->kv.kv_start, seen = position_of(t, t->w.n_q - 1) + 1;
+    int b0 = segment * KV_SEGMENT_PAGES, b1 = least(b0 + KV_SEGMENT_PAGES, pieces(seen, KV_PAGE_ROWS));
     for (int b = b0; b < b1; b++) {
-        int row = b * KV_PAGE_ROWS, n_low = least(most(start - row, 0), KV_ROWS), n = least(stored - row, KV_ROWS);
+        int row = b * KV_PAGE_ROWS, n_low = least(most(start - row, 0), KV_ROWS), n = least(seen - row, KV_ROWS);
         int q0 = first_at(t, row), q1 = t->w.n_q;
         if (n_low > 0) { /* vectors that see low rows only first */
             int seam = n_low == KV_ROWS ? q1 : most(first_at(t, start), q0);
