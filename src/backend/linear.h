@@ -50,6 +50,7 @@ struct linear_call {
     int64_t y_apart;       /* ... whose results lie y_apart floats apart */
     int accumulate;        /* y += result, as one addition after the product is complete */
     struct ahead ahead;    /* of weights, where rows are few */
+    const uint8_t *behind; /* the weights that this thread will likely read after this call's; NULL: those of the next columns */
     void *scratch;         /* this thread's, linear_kernel.scratch_bytes(...) bytes, 64-byte aligned */
     int same_rows;         /* scratch is as the same kernel left it behind a call for the same rows of the same x and weights of
                             * the same group size */

@@ -358,6 +358,7 @@ INLINE void run_panel_q8(const struct linear_call *c, int col0, int col1, const 
                 int next_g = i + 1 < n_tiles ? g : pass.last ? 0 : g + pass.n_groups, n_ahead = shape.n_groups - next_g < most ? shape.n_groups - next_g : most;
                 size_t bytes = (size_t)n_ahead * shape.group_bytes;
                 pass.ahead = affine_tile(c->w, &shape, i + 1 < n_tiles || pass.last ? pass.col + AFFINE_TILE : first_col) + (size_t)next_g * shape.group_bytes;
+                if (c->behind && pass.last && pass.col + AFFINE_TILE >= col1) pass.ahead = c->behind;
                 pass.ahead_end = pass.ahead + bytes, pass.step = (bytes / ((size_t)pass.n_groups * n_sets) + 64) / 64 * 64;
                 unpack_panel(p, &shape, affine_tile(c->w, &shape, pass.col) + (size_t)g * shape.group_bytes, pass.n_groups, bits);
                 if (bits <= 4 || PARTS == 1) panel_rows_q8_4(&pass);

@@ -388,10 +388,11 @@ INLINE void run_panel_q8(const struct linear_call *c, int col0, int col1, const 
             for (int i = 0; i < n_pairs; i++) {
                 s.col = first_col + i * width, s.acc = acc + i * c->n_rows;
                 s.n_tiles = col1 - s.col > AFFINE_TILE ? PANEL_TILES : 1;
-                /* The next pair; the first one's next panel; the first panel of what comes behind. */
+                /* The next pair; the first one's next panel; the first panel of what comes behind this call. */
                 int next_g = i + 1 < n_pairs ? g : s.last ? 0 : g + s.n_groups, n_ahead = shape.n_groups - next_g < most ? shape.n_groups - next_g : most;
                 size_t bytes = (size_t)n_ahead * shape.group_bytes;
                 s.ahead = affine_tile(c->w, &shape, i + 1 < n_pairs || s.last ? s.col + width : first_col) + (size_t)next_g * shape.group_bytes;
+                if (c->behind && s.last && s.col + width >= col1) s.ahead = c->behind;
                 s.ahead_end = s.ahead + bytes, s.ahead_lines = (int)(bytes / ((size_t)s.n_groups * n_sets) / 64) + 1;
                 s.from = affine_tile(c->w, &shape, s.col) + (size_t)g * shape.group_bytes;
                 panel_q8(&s, in, bits);

@@ -72,12 +72,18 @@ static int task_columns(const struct cut *cut, int n_out, int block, int *col0, 
     return rest ? 0 : cut->apart;
 }
 
+static const uint8_t *columns_at(const struct linear *w, int col) {
+    size_t bytes = w->data ? w->data_bytes : w->source->row_bytes * (size_t)w->n_out;
+    return (w->data ? w->data : w->source->data) + bytes / (size_t)w->n_out * (size_t)col;
+}
+
 /* The head of the scratch memory during an op. */
 struct head {
     struct last_call { const struct linear_kernel *kernel; int group, x0, n_rows; } last;
     int rows;          /* of a block of rows; not for experts, each of which has its own */
     int n_cuts;        /* tasks of a block of rows, or of an expert */
-    int nth, expert;   /* the nth expert that has rows is this one */
+    int nth, expert;   /* the nth expert that has rows is this one ... */
+    int n_used;        /* ... of so many */
     struct cut cut[MAX_PARTS];
 };
 _Static_assert(sizeof(struct head) <= SCRATCH_HEAD, "it fits");
@@ -183,13 +189,11 @@ static int linear_fetch(const struct op *op, const void *head, int task, size_t 
     if (o->n_rows > row_class_limit[1]) return 0;
     const int p = find_part(h, &block);
     const struct linear *w = o->part[p].w;
-    const uint8_t *from = w->data ? w->data : w->source->data;
-    size_t column = (w->data ? w->data_bytes : w->source->row_bytes * (size_t)w->n_out) / (size_t)w->n_out;
     int apart = task_columns(&h->cut[p], w->n_out, block, &col0, &col1);
-    size_t left = (size_t)((apart ? apart : w->n_out) - col0) * column;
-    for (int i = 0; i < (apart ? STREAMS : 1); i++) __builtin_prefetch(from + (size_t)(col0 + i * apart) * column + *at, 0, 2);
+    ptrdiff_t left = columns_at(w, apart ? apart : w->n_out) - columns_at(w, col0);
+    for (int i = 0; i < (apart ? STREAMS : 1); i++) __builtin_prefetch(columns_at(w, col0 + i * apart) + *at, 0, 2);
     *at += 64;
-    return *at < left && *at < FETCH_BYTES / STREAMS;
+    return (ptrdiff_t)*at < left && *at < FETCH_BYTES / STREAMS;
 }
 
 const struct cpu_op cpu_op_linear = {.n_tasks = linear_tasks, .run = linear_run, .scratch_bytes = linear_scratch, .fetch = linear_fetch};
@@ -208,6 +212,7 @@ static int moe_tasks(const struct cpu *c, const struct op *op, void *head) {
         used += rows > 0;
     }
     for (int p = 0; p < o->n_parts; p++) add_cut(h, p, cut_columns(c, o->part[p].w, most_rows, EXPERT_COLUMNS));
+    h->n_used = used;
     return used * h->n_cuts;
 }
 
@@ -220,20 +225,33 @@ static int used_expert(const struct op_moe_linear *o, struct head *h, int nth) {
     return h->expert;
 }
 
+struct expert_task { const struct linear *w; int expert, part, apart, col0, col1; };
+
+static struct expert_task find_expert_task(const struct op_moe_linear *o, struct head *h, int task) {
+    int block = task % h->n_cuts;
+    struct expert_task t = {.expert = used_expert(o, h, task / h->n_cuts), .part = find_part(h, &block)};
+    t.w = &o->part[t.part].w[t.expert];
+    t.apart = task_columns(&h->cut[t.part], t.w->n_out, block, &t.col0, &t.col1);
+    return t;
+}
+
 static void moe_run(const struct cpu *c, const struct op *op, int task, void *scratch) {
     const struct op_moe_linear *o = &op->moe_linear;
     struct head *h = scratch;
-    int block = task % h->n_cuts, expert = used_expert(o, h, task / h->n_cuts), col0, col1, p = find_part(h, &block);
-    int apart = task_columns(&h->cut[p], o->part[p].w->n_out, block, &col0, &col1);
-    int end = o->begin[expert + 1], rows = block_rows(expert_rows(o, expert), o->x.width);
-    for (int at = o->begin[expert]; at < end; at += rows) {
+    const struct expert_task t = find_expert_task(o, h, task);
+    const uint8_t *behind = NULL;
+    if (task + 1 < h->n_used * h->n_cuts) {
+        const struct expert_task next = find_expert_task(o, h, task + 1);
+        behind = columns_at(next.w, next.col0);
+    }
+    int end = o->begin[t.expert + 1], rows = block_rows(expert_rows(o, t.expert), o->x.width);
+    for (int at = o->begin[t.expert]; at < end; at += rows) {
         struct linear_call call = {
-            .w = &o->part[p].w[expert], .x = &o->x, .x_row = o->slot_row ? o->slot_row + at : NULL, .x0 = at,
-            .scratch = (uint8_t *)scratch + SCRATCH_HEAD,
-            .ahead = c->isa->ahead, .n_rows = end - at < rows ? end - at : rows, .y = o->part[p].y + at * o->part[p].y_stride,
-            .y_stride = o->part[p].y_stride, .apart = apart, .y_apart = apart,
+            .w = t.w, .x = &o->x, .x_row = o->slot_row ? o->slot_row + at : NULL, .x0 = at, .scratch = (uint8_t *)scratch + SCRATCH_HEAD,
+            .ahead = c->isa->ahead, .behind = behind, .n_rows = end - at < rows ? end - at : rows,
+            .y = o->part[t.part].y + at * o->part[t.part].y_stride, .y_stride = o->part[t.part].y_stride, .apart = t.apart, .y_apart = t.apart,
         };
-        run_columns(&call, col0, col1);
+        run_columns(&call, t.col0, t.col1);
     }
 }
 
