@@ -27,7 +27,7 @@ INLINE void mm_fetch_near(const struct mm *m, const void *p, int n_q) {
 }
 
 /* *acc += a * b. On x86 written out: GCC 12 copies sums and keeps some in memory, each then a chain of loads and stores (AVX2: 117 GFLOP/s
- * of a prompt's bf16 rows where these are 153; AVX-512: 2 % of them). */
+ * of a prompt's bf16 rows where these are 153; AVX-512: 2 % of them). With codes, which have a shift more, it is the other way. */
 INLINE void mm_add(vf *acc, vf a, vf b) {
 #ifdef __AVX2__
     __asm__("vfmadd231ps %2, %1, %0" : "+v"(*acc) : "v"(a), "v"(b));

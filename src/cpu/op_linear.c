@@ -72,6 +72,7 @@ static int task_columns(const struct cut *cut, int n_out, int block, int *col0, 
     return rest ? 0 : cut->apart;
 }
 
+/* Where the weights of the columns from col on begin. */
 static const uint8_t *columns_at(const struct linear *w, int col) {
     size_t bytes = w->data ? w->data_bytes : w->source->row_bytes * (size_t)w->n_out;
     return (w->data ? w->data : w->source->data) + bytes / (size_t)w->n_out * (size_t)col;
