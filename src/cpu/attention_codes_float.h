@@ -37,10 +37,7 @@ INLINE void kernel_codes(const struct mm *m, int q0, int lane0, int n_q, int n_v
             }
         }
     }
-#pragma GCC unroll 8
-    for (int q = 0; q < n_q; q++)
-#pragma GCC unroll 8
-        for (int v = 0; v < n_v; v++) vf_store(c + q * m->c_stride + v * V, acc[q][v]);
+    mm_end(m, acc, c, n_q, n_v);
 }
 MM_DEFINE(mm_codes, kernel_codes)
 enum { HAS_NIBBLES = 0 }; /* blocks of 4 bits are unpacked first, once for all vectors */

@@ -57,15 +57,36 @@ INLINE void mm_add(vf *acc, vf a, vf b) {
         }                                                                                                                    \
     }
 
+/* A tile's sums: from C, or 0; to C. */
+INLINE void mm_begin(const struct mm *m, vf (*acc)[MM_V], const float *c, int n_q, int n_v) {
+#pragma GCC unroll 8
+    for (int q = 0; q < n_q; q++)
+#pragma GCC unroll 8
+        for (int v = 0; v < n_v; v++) acc[q][v] = m->accumulate ? vf_load(c + q * m->c_stride + v * V) : vf_set(0.0f);
+}
+INLINE void mm_end(const struct mm *m, vf (*acc)[MM_V], float *c, int n_q, int n_v) {
+#pragma GCC unroll 8
+    for (int q = 0; q < n_q; q++)
+#pragma GCC unroll 8
+        for (int v = 0; v < n_v; v++) vf_store(c + q * m->c_stride + v * V, acc[q][v]);
+}
+
+/* acc += a x for one step: a vector's element of A is at a, the next vector's a_stride floats further. */
+INLINE void mm_step(vf (*acc)[MM_V], const vf *x, const float *a, int64_t a_stride, int n_q, int n_v) {
+#pragma GCC unroll 8
+    for (int q = 0; q < n_q; q++) {
+        vf y = vf_set(a[q * a_stride]);
+#pragma GCC unroll 8
+        for (int v = 0; v < n_v; v++) mm_add(&acc[q][v], y, x[v]);
+    }
+}
+
 /* A and B fp32. */
 INLINE void kernel_f32(const struct mm *m, int q0, int lane0, int n_q, int n_v) {
     const float *a = (const float *)m->a + q0 * m->a_stride, *b = (const float *)m->b + lane0;
     float *c = m->c + q0 * m->c_stride + lane0;
     vf acc[MM_Q][MM_V];
-#pragma GCC unroll 8
-    for (int q = 0; q < n_q; q++)
-#pragma GCC unroll 8
-        for (int v = 0; v < n_v; v++) acc[q][v] = m->accumulate ? vf_load(c + q * m->c_stride + v * V) : vf_set(0.0f);
+    mm_begin(m, acc, c, n_q, n_v);
     ptrdiff_t ahead = mm_ahead(m, q0);
     for (int s = 0; s < m->steps; s++, b += m->b_stride) {
         vf x[MM_V];
@@ -74,17 +95,9 @@ INLINE void kernel_f32(const struct mm *m, int q0, int lane0, int n_q, int n_v) 
             x[v] = vf_load(b + v * V);
             mm_fetch(b + v * V, ahead);
         }
-#pragma GCC unroll 8
-        for (int q = 0; q < n_q; q++) {
-            vf y = vf_set(a[q * m->a_stride + s]);
-#pragma GCC unroll 8
-            for (int v = 0; v < n_v; v++) mm_add(&acc[q][v], y, x[v]);
-        }
+        mm_step(acc, x, a + s, m->a_stride, n_q, n_v);
     }
-#pragma GCC unroll 8
-    for (int q = 0; q < n_q; q++)
-#pragma GCC unroll 8
-        for (int v = 0; v < n_v; v++) vf_store(c + q * m->c_stride + v * V, acc[q][v]);
+    mm_end(m, acc, c, n_q, n_v);
 }
 MM_DEFINE(mm_f32, kernel_f32)
 #endif

@@ -11,10 +11,7 @@ INLINE void kernel_pairs(const struct mm *m, int q0, int lane0, int n_q, int n_v
     const uint32_t *b = (const uint32_t *)m->b + lane0;
     float *c = m->c + q0 * m->c_stride + lane0;
     vf acc[MM_Q][MM_V];
-#pragma GCC unroll 8
-    for (int q = 0; q < n_q; q++)
-#pragma GCC unroll 8
-        for (int v = 0; v < n_v; v++) acc[q][v] = m->accumulate ? vf_load(c + q * m->c_stride + v * V) : vf_set(0.0f);
+    mm_begin(m, acc, c, n_q, n_v);
     ptrdiff_t ahead = mm_ahead(m, q0);
     for (int s = 0; s < m->steps; s++, b += m->b_stride) {
         vi x[MM_V];
@@ -30,9 +27,6 @@ INLINE void kernel_pairs(const struct mm *m, int q0, int lane0, int n_q, int n_v
             for (int v = 0; v < n_v; v++) acc[q][v] = _mm512_dpbf16_ps(acc[q][v], (__m512bh)y, (__m512bh)x[v]);
         }
     }
-#pragma GCC unroll 8
-    for (int q = 0; q < n_q; q++)
-#pragma GCC unroll 8
-        for (int v = 0; v < n_v; v++) vf_store(c + q * m->c_stride + v * V, acc[q][v]);
+    mm_end(m, acc, c, n_q, n_v);
 }
 MM_DEFINE(mm_pairs, kernel_pairs)

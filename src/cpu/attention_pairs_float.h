@@ -10,25 +10,13 @@ _Static_assert((int)WIDE_LANES <= (int)KV_ROWS, "it fits attention_work");
 
 static void pairs_operand(const float *x, int n, void *out) { memcpy(out, x, (size_t)n * sizeof *x); }
 
-INLINE void add_half(const struct mm *m, vf (*acc)[MM_V], const vf *x, const float *a, int n_q, int n_v) {
-#pragma GCC unroll 8
-    for (int q = 0; q < n_q; q++) {
-        vf y = vf_set(a[q * m->a_stride * 2]);
-#pragma GCC unroll 8
-        for (int v = 0; v < n_v; v++) mm_add(&acc[q][v], y, x[v]);
-    }
-}
-
 /* `leaves`: the widened rows, to m->wide [2 * steps][n_v * V]. */
 INLINE void some_pairs(const struct mm *m, int q0, int lane0, int n_q, int n_v, const int leaves) {
     const float *a = (const float *)m->a + q0 * m->a_stride * 2;
     const uint32_t *b = (const uint32_t *)m->b + lane0;
     float *c = m->c + q0 * m->c_stride + lane0, *wide = m->wide;
     vf acc[MM_Q][MM_V];
-#pragma GCC unroll 8
-    for (int q = 0; q < n_q; q++)
-#pragma GCC unroll 8
-        for (int v = 0; v < n_v; v++) acc[q][v] = m->accumulate ? vf_load(c + q * m->c_stride + v * V) : vf_set(0.0f);
+    mm_begin(m, acc, c, n_q, n_v);
     ptrdiff_t ahead = mm_ahead(m, q0);
     for (int s = 0; s < m->steps; s++, a += 2, b += m->b_stride) {
         vf x[MM_V];
@@ -38,19 +26,16 @@ INLINE void some_pairs(const struct mm *m, int q0, int lane0, int n_q, int n_v, 
             mm_fetch(b + v * V, ahead), mm_fetch_near(m, b + v * V, n_q);
             if (leaves) vf_store(wide + v * V, x[v]);
         }
-        add_half(m, acc, x, a, n_q, n_v);
+        mm_step(acc, x, a, m->a_stride * 2, n_q, n_v);
 #pragma GCC unroll 8
         for (int v = 0; v < n_v; v++) {
             x[v] = (vf)(vi_load(b + v * V) & (int32_t)0xffff0000);
             if (leaves) vf_store(wide + (n_v + v) * V, x[v]);
         }
-        add_half(m, acc, x, a + 1, n_q, n_v);
+        mm_step(acc, x, a + 1, m->a_stride * 2, n_q, n_v);
         wide += 2 * n_v * V;
     }
-#pragma GCC unroll 8
-    for (int q = 0; q < n_q; q++)
-#pragma GCC unroll 8
-        for (int v = 0; v < n_v; v++) vf_store(c + q * m->c_stride + v * V, acc[q][v]);
+    mm_end(m, acc, c, n_q, n_v);
 }
 
 INLINE void kernel_pairs(const struct mm *m, int q0, int lane0, int n_q, int n_v) { some_pairs(m, q0, lane0, n_q, n_v, 0); }

@@ -72,10 +72,10 @@ static int task_columns(const struct cut *cut, int n_out, int block, int *col0, 
     return rest ? 0 : cut->apart;
 }
 
+static size_t column_bytes(const struct linear *w) { return w->data ? w->data_bytes / (size_t)w->n_out : w->source->row_bytes; }
 /* Where the weights of the columns from col on begin. */
 static const uint8_t *columns_at(const struct linear *w, int col) {
-    size_t bytes = w->data ? w->data_bytes : w->source->row_bytes * (size_t)w->n_out;
-    return (w->data ? w->data : w->source->data) + bytes / (size_t)w->n_out * (size_t)col;
+    return (w->data ? w->data : w->source->data) + column_bytes(w) * (size_t)col;
 }
 
 /* The head of the scratch memory during an op. */
@@ -83,8 +83,7 @@ struct head {
     struct last_call { const struct linear_kernel *kernel; int group, x0, n_rows; } last;
     int rows;          /* of a block of rows; not for experts, each of which has its own */
     int n_cuts;        /* tasks of a block of rows, or of an expert */
-    int nth, expert;   /* the nth expert that has rows is this one ... */
-    int n_used;        /* ... of so many */
+    int nth, expert;   /* the nth expert that has rows is this one */
     struct cut cut[MAX_PARTS];
 };
 _Static_assert(sizeof(struct head) <= SCRATCH_HEAD, "it fits");
@@ -191,10 +190,11 @@ static int linear_fetch(const struct op *op, const void *head, int task, size_t 
     const int p = find_part(h, &block);
     const struct linear *w = o->part[p].w;
     int apart = task_columns(&h->cut[p], w->n_out, block, &col0, &col1);
-    ptrdiff_t left = columns_at(w, apart ? apart : w->n_out) - columns_at(w, col0);
-    for (int i = 0; i < (apart ? STREAMS : 1); i++) __builtin_prefetch(columns_at(w, col0 + i * apart) + *at, 0, 2);
+    const uint8_t *from = columns_at(w, col0);
+    const size_t column = column_bytes(w), left = (size_t)((apart ? apart : w->n_out) - col0) * column;
+    for (int i = 0; i < (apart ? STREAMS : 1); i++) __builtin_prefetch(from + (size_t)(i * apart) * column + *at, 0, 2);
     *at += 64;
-    return (ptrdiff_t)*at < left && *at < FETCH_BYTES / STREAMS;
+    return *at < left && *at < FETCH_BYTES / STREAMS;
 }
 
 const struct cpu_op cpu_op_linear = {.n_tasks = linear_tasks, .run = linear_run, .scratch_bytes = linear_scratch, .fetch = linear_fetch};
@@ -213,7 +213,6 @@ static int moe_tasks(const struct cpu *c, const struct op *op, void *head) {
         used += rows > 0;
     }
     for (int p = 0; p < o->n_parts; p++) add_cut(h, p, cut_columns(c, o->part[p].w, most_rows, EXPERT_COLUMNS));
-    h->n_used = used;
     return used * h->n_cuts;
 }
 
@@ -241,7 +240,7 @@ static void moe_run(const struct cpu *c, const struct op *op, int task, void *sc
     struct head *h = scratch;
     const struct expert_task t = find_expert_task(o, h, task);
     const uint8_t *behind = NULL;
-    if (task + 1 < h->n_used * h->n_cuts) {
+    if ((task + 1) % h->n_cuts || o->begin[t.expert + 1] < o->begin[o->n_experts]) { /* there is a next task */
         const struct expert_task next = find_expert_task(o, h, task + 1);
         behind = columns_at(next.w, next.col0);
     }
